@@ -1,0 +1,1 @@
+"""Analysis of sparrow-lab run folders: curves, thresholds, cost, Pareto fronts, reports."""

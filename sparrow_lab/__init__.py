@@ -1,0 +1,1 @@
+"""sparrow-lab: threshold searches for sparse-rollout reinforcement learning."""
