@@ -1,0 +1,5 @@
+"""`python -m sparrow_lab.cli` is `sparrow-lab`."""
+
+from sparrow_lab.cli import main
+
+main()
