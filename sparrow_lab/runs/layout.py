@@ -1,0 +1,191 @@
+"""Where the files of a sweep and of its points lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sparrow_lab.errors import UserError, nearest
+from sparrow_lab.runs import atomic
+from sparrow_lab.runs.attempt import AttemptFolder, claimed, latest_number
+from sparrow_lab.runs.plan import PLAN_SCHEMA, Plan, PlannedPoint
+
+__all__ = ["AttemptFolder", "PointFolder", "SweepFolder", "find_sweep", "runs_root"]
+
+DONE = "done"
+"""The marker without which a result does not count."""
+
+
+class PointFolder:
+    """`points/<id>/`: what one planned point was, tried and gave."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.id = self.path.name
+
+    def __repr__(self) -> str:
+        return f"PointFolder({str(self.path)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PointFolder) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def read_point(self) -> PlannedPoint:
+        """Raises UserError when `point.json` is missing or unreadable."""
+        data = atomic.read_json(self.path / "point.json")
+        if not isinstance(data, dict):
+            raise UserError("no readable point.json; run the sweep again", str(self.path))
+        return PlannedPoint.from_json(data)
+
+    def write_point(self, point: PlannedPoint) -> None:
+        """Write `point.json` unless it is there: a point's id fixes its content."""
+        target = self.path / "point.json"
+        if atomic.read_json(target) is None:
+            atomic.write_json(target, {"schema": PLAN_SCHEMA, **point.to_json()})
+
+    def read_result(self) -> dict[str, Any] | None:
+        """The result, or None unless the file is whole and carries the success marker."""
+        result = atomic.read_json(self.path / "result.json")
+        done = isinstance(result, dict) and result.get("marker") == DONE
+        return result if done else None
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Write `result.json` with the success marker. Non-finite metrics become strings.
+
+        A result that is already there stays: a point is done once.
+        """
+        if self.read_result() is None:
+            data = {**spelled(result), "marker": DONE, "schema": PLAN_SCHEMA, "id": self.id}
+            atomic.write_json(self.path / "result.json", data)
+
+    def write_bytes(self, name: str, data: bytes) -> None:
+        """Write a file of this point, whole or not at all."""
+        atomic.write_bytes(self.path / name, data)
+
+    def attempts(self) -> list[AttemptFolder]:
+        """Claimed attempts, oldest first."""
+        return claimed(self.path / "attempts")
+
+    def new_attempt(self, owner: Mapping[str, Any]) -> AttemptFolder:
+        """Claim the next attempt for `owner` (host, pid, start, token); no two callers get one.
+
+        Whoever held an earlier attempt has lost its claim from here on.
+        """
+        folder = self.path / "attempts"
+        while True:
+            attempt = AttemptFolder(folder / str(latest_number(folder) + 1))
+            if atomic.create_json(attempt.claim_path, {"schema": PLAN_SCHEMA, **owner}):
+                return attempt
+
+    def followed(self) -> PointFolder:
+        """The point that really ran: this one, or the one that its result is an alias of."""
+        result = self.read_result()
+        alias = result.get("alias_of") if result else None
+        return PointFolder(self.path.parent / alias).followed() if alias else self
+
+
+class SweepFolder:
+    """`runs/<sweep>/`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"SweepFolder({str(self.path)!r})"
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def plan_path(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def ledger_path(self) -> Path:
+        return self.path / "ledger.jsonl"
+
+    @property
+    def source_path(self) -> Path:
+        """The submitted experiment file, as it was."""
+        return self.path / "sweep.yaml"
+
+    @property
+    def jobs(self) -> Path:
+        """One folder a submission, named by its token; the scheduler's own files."""
+        return self.path / "jobs"
+
+    def point(self, point_id: str) -> PointFolder:
+        return PointFolder(self.path / "points" / point_id)
+
+    def points(self) -> list[PointFolder]:
+        """The folders of the plan's points, in plan order (they may not exist yet)."""
+        return [self.point(p.id) for p in self.read_plan().points]
+
+    def read_plan(self) -> Plan:
+        """Raises UserError when there is no plan, or one of a later version."""
+        data = atomic.read_json(self.plan_path)
+        if not isinstance(data, dict):
+            raise UserError("no readable plan.json here; is this a sweep's folder?", str(self.path))
+        return Plan.from_json(data, where=str(self.plan_path))
+
+    def write_plan(self, plan: Plan) -> None:
+        """Write every point's `point.json`, then the plan."""
+        for point in plan.points:
+            self.point(point.id).write_point(point)
+        atomic.write_json(self.plan_path, plan.to_json())
+
+    def claim_effective(self, key: str, point_id: str) -> str:
+        """Claim the run that `key` stands for; return the id of the point that owns it.
+
+        The first caller owns it. An owner that will never run (dropped from the plan,
+        cancelled) is replaced through `take_effective`.
+        """
+        path = self.path / "effective" / key
+        if atomic.create_json(path, {"point": point_id}):
+            return point_id
+        owner = atomic.read_json(path)
+        return str(owner["point"]) if isinstance(owner, dict) else point_id
+
+    def take_effective(self, key: str, point_id: str) -> None:
+        """Make `point_id` the owner of `key`, whoever owned it before."""
+        atomic.write_json(self.path / "effective" / key, {"point": point_id})
+
+
+def spelled(value: Any) -> Any:
+    """`value` with non-finite floats as "nan", "inf", "-inf", for JSON."""
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return "nan" if value != value else ("inf" if value > 0 else "-inf")
+    if isinstance(value, Mapping):
+        return {key: spelled(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [spelled(item) for item in value]
+    return value
+
+
+def runs_root(root: Path | None = None) -> Path:
+    """The folder of all sweeps: `root`, else $SPARROW_RUNS, else ./runs."""
+    return Path(root) if root is not None else Path(os.environ.get("SPARROW_RUNS") or "runs")
+
+
+def find_sweep(name_or_path: str, root: Path | None = None) -> SweepFolder:
+    """The sweep of that name under `root`, or at that path.
+
+    Raises UserError, with the nearest name, when there is no plan in either place.
+    """
+    base = runs_root(root)
+    for candidate in (base / name_or_path, Path(name_or_path)):
+        if (candidate / "plan.json").is_file():
+            return SweepFolder(candidate)
+    try:
+        known = sorted(p.name for p in base.iterdir() if (p / "plan.json").is_file())
+    except OSError:
+        known = []
+    hint = nearest(name_or_path, known)
+    if not hint:
+        hint = f"; sweeps there: {', '.join(known[:8])}" if known else "; there is no sweep there"
+    raise UserError(f"no sweep '{name_or_path}' in {base}{hint}", "SWEEP")
