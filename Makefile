@@ -1,0 +1,80 @@
+# Two commands are all that a first visit needs:   make sweep   and   make test
+# Needs Python 3.11 or newer with venv, git and make; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV ?= .venv
+SWEEP ?= experiments/threshold_search.yaml
+NAME ?= threshold_search
+ARGS ?=
+
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: FORCE help env dev sweep report test lint types imports unit test-browser format clean
+
+help:  ## say what each target does
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */|/' | \
+		while IFS='|' read -r target text; do printf '  make %-14s %s\n' "$$target" "$$text"; done
+
+# ---------------------------------------------------------------- environment
+# A stamp file stands for a finished installation: an interrupted one is simply begun again.
+# The development tools are a second stamp, so that `make sweep` does not install them.
+
+env: $(VENV)/.installed  ## make .venv with what the program needs
+
+dev: $(VENV)/.installed-dev  ## the same, with the tools that `make test` needs
+
+# The stamp holds the folder it was made in: a virtual environment does not survive a move.
+ifneq ($(shell cat $(VENV)/.installed 2>/dev/null),$(CURDIR))
+$(VENV)/.installed: FORCE
+endif
+FORCE:
+
+$(VENV)/.installed: pyproject.toml
+	@if { test -e $@ && ! grep -qxF '$(CURDIR)' $@; } || ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
+		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(PYTHON) is Python %d.%d; sparrow-lab needs 3.11 or newer, for example: make sweep PYTHON=python3.12" % sys.version_info[:2])' \
+		&& { $(PYTHON) -m venv --clear $(VENV) \
+			|| { echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; }; \
+	fi
+	@echo "Installing into $(VENV); once, and torch is large."
+	$(BIN)/python -m pip install --disable-pip-version-check --editable .
+	@echo '$(CURDIR)' > $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "Installing the development tools into $(VENV); once."
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[dev]'
+	@touch $@
+
+# ---------------------------------------------------------------- use
+sweep: env  ## run a sweep: the threshold search, or SWEEP=file.yaml
+	$(BIN)/sparrow-lab sweep $(SWEEP) $(ARGS)
+
+report: env  ## write the report of a sweep: NAME=threshold_search
+	$(BIN)/sparrow-lab report $(NAME) $(ARGS)
+
+# ---------------------------------------------------------------- checks
+test: lint types imports unit  ## every check that needs neither a GPU, nor Slurm, nor a browser
+
+lint: dev  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: dev  ## mypy --strict on the three packages
+	$(BIN)/mypy
+
+imports: dev  ## no room imports one above it; no torch where none belongs
+	$(BIN)/lint-imports --no-logo
+
+unit: dev  ## pytest without gpu, slurm and browser; ARGS='-k name' narrows it
+	$(BIN)/python -m pytest -m 'not gpu and not slurm and not browser' $(ARGS)
+
+test-browser: dev  ## the MLflow pages in a headless Chromium
+	$(BIN)/python -m pytest -m browser $(ARGS)
+
+format: dev  ## ruff: mend what can be mended, then format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:  ## remove the environment and every cache; runs/ and models/ stay
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './runs/*' -prune -exec rm -rf {} +
