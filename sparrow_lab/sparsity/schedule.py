@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from pydantic import Field, ValidationError
 
 from sparrow_lab.config.schema import ReservedConfig, Strict
 from sparrow_lab.errors import UserError, nearest
+from sparrow_lab.runs.atomic import write_json
 
 SCHEMA = 1
 DENSE = 2**31 - 1
@@ -52,14 +52,14 @@ def reserved_pages(reserved: ReservedConfig, page_size: int) -> tuple[int, int]:
     return reserved.first_pages, reserved.last_pages
 
 
-def same_model(a: str, b: str) -> bool:
-    """Whether two model names mean one size of one family.
+def is_variant(model: str, base: str) -> bool:
+    """Whether `model` is `base` or a variant of it, of the same size.
 
-    The organisation or folder and the case are left out, and a variant matches its base:
-    `qwen3-1.7b` and `Qwen/Qwen3-1.7B-Base` are one, `tiny-s` and `tiny-m` are not.
+    The organisation or folder and the case are left out: `Qwen/Qwen3-1.7B-Base` is a variant of
+    `qwen3-1.7b`, but the reverse does not hold, and `tiny-m` is none of `tiny-s`.
     """
-    short = sorted((x.rstrip("/").rsplit("/", 1)[-1].lower() for x in (a, b)), key=len)
-    return short[0] != "" and (short[1] == short[0] or short[1].startswith(short[0] + "-"))
+    name, stem = (x.rstrip("/").rsplit("/", 1)[-1].lower() for x in (model, base))
+    return stem != "" and (name == stem or name.startswith(stem + "-"))
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ class Schedule:
                 raise UserError(f"made for {what} {ours}, but the run has {what} {its}", where)
         if any_model or model is None or self.model is None:
             return
-        if not same_model(self.model, model):
+        if not is_variant(model, self.model):
             raise UserError(f"made for model {self.model}, but the run has model {model}", where)
 
     def to_json(self) -> dict[str, Any]:
@@ -292,12 +292,11 @@ class Schedule:
         return made
 
     def save(self, path: Path) -> None:
-        """Write `schedule.json` at once: a reader sees the old file or the whole new one."""
-        text = json.dumps(self.to_json(), indent=1) + "\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        temporary.write_text(text)
-        os.replace(temporary, path)
+        """Write `schedule.json` at once: a reader sees the old file or the whole new one.
+
+        Raises ValueError when `measured` holds NaN: an empty bin has null there.
+        """
+        write_json(path, self.to_json())
 
     @classmethod
     def load(cls, path: Path) -> Schedule:
