@@ -1,0 +1,5 @@
+"""Page choice: score landmarks against the query and keep the best pages within a budget."""
+
+from sparrow_kernels.page_choice.naive import choose_pages, page_scores
+
+__all__ = ["choose_pages", "page_scores"]

@@ -1,0 +1,53 @@
+"""The definition of attention over chosen pages, in plain torch.
+
+Dense and sparse decode are the same op: dense passes every page. Shape suffixes: B sequences,
+K KV heads, G query heads of a KV head, N pages of the pool, S slots of a page, D head dim,
+P columns of the page table, W chosen pages.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def paged_decode(
+    q_BKGD: Tensor,
+    keys_NKSD: Tensor,
+    values_NKSD: Tensor,
+    table_BP: Tensor,
+    pages_BKW: Tensor,
+    lengths_B: Tensor,
+    scale: float,
+) -> Tensor:
+    """Attend from one query position a sequence to its chosen pages.
+
+    Args:
+        q_BKGD: queries after norm and rotation.
+        keys_NKSD, values_NKSD: the pool; its rows are physical pages.
+        table_BP: physical page of each logical page (any valid row where unused).
+        pages_BKW: logical pages, ascending; P marks no page. K may be 1: all heads alike.
+        lengths_B: tokens in the cache, the current one included.
+        scale: factor on q.k, usually D ** -0.5.
+
+    Returns:
+        [B, K, G, D] in the dtype of q; softmax in float32 or better.
+    """
+    B, K, _, D = q_BKGD.shape
+    N, _, S, _ = keys_NKSD.shape
+    P = table_BP.shape[1]
+    W = pages_BKW.shape[-1]
+    pages_BKW = pages_BKW.expand(B, K, W)
+    chosen_BKW = table_BP[:, None, :].expand(B, K, P).gather(2, pages_BKW.clamp(max=P - 1))
+    rows = chosen_BKW * K + torch.arange(K, device=q_BKGD.device)[None, :, None]
+    rows = rows.reshape(-1)
+    k_BKTD = keys_NKSD.view(N * K, S * D).index_select(0, rows).view(B, K, W * S, D)
+    v_BKTD = values_NKSD.view(N * K, S * D).index_select(0, rows).view(B, K, W * S, D)
+    slot_S = torch.arange(S, device=q_BKGD.device)
+    position_BKWS = pages_BKW[..., None] * S + slot_S
+    hidden_BKT = (position_BKWS >= lengths_B[:, None, None, None]) | (pages_BKW >= P)[..., None]
+    scores_BKGT = (q_BKGD * scale) @ k_BKTD.transpose(2, 3)
+    if scores_BKGT.dtype != torch.float64:
+        scores_BKGT = scores_BKGT.float()
+    scores_BKGT.masked_fill_(hidden_BKT.reshape(B, K, 1, W * S), float("-inf"))
+    return scores_BKGT.softmax(dim=-1).to(v_BKTD.dtype) @ v_BKTD
