@@ -107,6 +107,22 @@ def read_attempt(attempt: AttemptFolder) -> tuple[list[Row], int]:
     return [by_step[step] for step in sorted(by_step)], dropped
 
 
+def read_last(attempt: AttemptFolder, tail_bytes: int = 1 << 16) -> dict[str, float]:
+    """The last value of each metric near the end of a running attempt's events; cheap to call."""
+    try:
+        with attempt.events_path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - tail_bytes))
+            lines = stream.read().split(b"\n")
+    except FileNotFoundError:
+        return {}
+    last: dict[str, float] = {}
+    for line in lines:
+        row = _parse(line) if line else None
+        last.update(row[3] if row else {})
+    return last
+
+
 def compact(attempt: AttemptFolder) -> None:
     """Turn `events.jsonl` into `events.parquet` (long form); without events do nothing.
 

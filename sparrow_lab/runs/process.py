@@ -1,0 +1,50 @@
+"""Which process owns something, and whether it still lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any
+
+START_TOLERANCE_S = 2.0
+"""Start times are derived from the clock, which may be set between two readings."""
+
+
+def this_process() -> dict[str, Any]:
+    """{"host", "pid", "start", "time"} of the caller, for claims and locks.
+
+    `start` is when the process started: with it, a pid that was given to another
+    process later is not taken for the old one.
+    """
+    import psutil
+
+    pid = os.getpid()
+    start = psutil.Process(pid).create_time()
+    return {"host": socket.gethostname(), "pid": pid, "start": start, "time": time.time()}
+
+
+def on_this_host(owner: Mapping[str, Any]) -> bool:
+    """Whether the owner's process can be looked up from here."""
+    return owner.get("host") == socket.gethostname()
+
+
+def is_alive(owner: Mapping[str, Any] | None) -> bool:
+    """Whether that very process still runs on this host; a zombie does not.
+
+    False for an owner of another host and for a record without pid or start.
+    """
+    import psutil
+
+    if not owner or not on_this_host(owner):
+        return False
+    try:
+        process = psutil.Process(int(owner["pid"]))
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return abs(process.create_time() - float(owner["start"])) <= START_TOLERANCE_S
+    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
+        return False
+    except psutil.AccessDenied:
+        return True
