@@ -8,18 +8,31 @@ string where a number belongs or a value out of range is an error, never a guess
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    model_validator,
+)
 
 SCHEMA_VERSION = 1
 """Part of every point id. Raise it only when the meaning of a field changes."""
 
 
 class Strict(BaseModel):
-    """Base of all sections: unknown keys fail, nothing is coerced, instances are frozen."""
+    """Base of all sections: unknown keys fail, nothing is coerced, instances are frozen.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    An integer is accepted where a float belongs (and becomes one), never the reverse;
+    infinite numbers and NaN are refused.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(Strict):
@@ -77,6 +90,45 @@ class Preset(Strict):
 
 ScheduleSource = Dense | Tau | Budget | ScheduleFile | Preset
 
+SCHEDULE_FORMS: dict[str, type[Strict]] = {
+    "dense": Dense,
+    "tau": Tau,
+    "budget": Budget,
+    "file": ScheduleFile,
+    "preset": Preset,
+}
+"""The five ways to state a schedule; each is a mapping with this one key."""
+
+
+def _schedule_form(value: Any) -> str | None:
+    """Name the form of a schedule by its key, so that an error speaks of that form alone."""
+    if isinstance(value, dict):
+        forms = [key for key in value if key in SCHEDULE_FORMS]
+        return f"<{forms[0]}>" if len(forms) == 1 else None
+    return next((f"<{k}>" for k, form in SCHEDULE_FORMS.items() if type(value) is form), None)
+
+
+def _short_schedule(value: Any) -> Any:
+    return {"dense": True} if value == "dense" else value
+
+
+def _tuple_from_yaml(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+# The schedule as a field: the short form `dense`, and a union told apart by its key.
+# The tags stand in angle brackets so that they never look like a key in a path.
+ScheduleField = Annotated[
+    Annotated[Dense, Tag("<dense>")]
+    | Annotated[Tau, Tag("<tau>")]
+    | Annotated[Budget, Tag("<budget>")]
+    | Annotated[ScheduleFile, Tag("<file>")]
+    | Annotated[Preset, Tag("<preset>")],
+    Discriminator(_schedule_form),
+    BeforeValidator(_short_schedule),
+]
+Betas = Annotated[tuple[float, float], BeforeValidator(_tuple_from_yaml)]
+
 
 class ReservedConfig(Strict):
     """Pages that are always kept, stated in tokens or in pages, never both.
@@ -104,6 +156,13 @@ class ReservedConfig(Strict):
             raise ValueError("give both the first and the last reserved size, in one unit")
         return self
 
+    def most_pages(self, page_size: int) -> int:
+        """Return the most pages that are ever reserved, at the worst alignment of the end."""
+        if self.first_tokens is None or self.last_tokens is None:
+            return (self.first_pages or 0) + (self.last_pages or 0)
+        ends = -(-(self.last_tokens - 1) // page_size) + 1
+        return -(-self.first_tokens // page_size) + ends
+
 
 class SparsityConfig(Strict):
     """How the sparse actor attends."""
@@ -116,14 +175,8 @@ class SparsityConfig(Strict):
     dense_layers: int = Field(2, ge=0)
     """The first layers that always attend to everything."""
     reserved: ReservedConfig = Field(default_factory=ReservedConfig)
-    schedule: ScheduleSource = Field(default_factory=Dense)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_forms(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("schedule") == "dense":
-            data = {**data, "schedule": {"dense": True}}
-        return data
+    schedule: ScheduleField = Field(default_factory=Dense)
+    """`dense`, {tau: 0.86}, {budget: 512}, {file: s.json} or {preset: qwen3-1.7b-0.86}."""
 
 
 class RolloutConfig(Strict):
@@ -143,7 +196,7 @@ class CalibrateConfig(Strict):
 
     prompts: int = Field(64, ge=2)
     samples: int = Field(2, ge=1)
-    budgets: list[int] = Field(default_factory=list)
+    budgets: list[Annotated[int, Field(ge=1)]] = Field(default_factory=list)
     """Budgets in tokens; empty takes a geometric ladder from the reserved pages to the context."""
     ladder: int = Field(10, ge=2)
     """Rungs of the geometric ladder."""
@@ -172,7 +225,7 @@ class TrainConfig(Strict):
     epochs: int = Field(1, ge=1)
     lr: float = Field(1e-6, gt=0)
     warmup_steps: int = Field(0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: Betas = (0.9, 0.999)
     weight_decay: float = Field(0.0, ge=0)
     grad_clip: float = Field(1.0, gt=0)
     clip_low: float = Field(0.2, ge=0, lt=1)
@@ -187,13 +240,6 @@ class TrainConfig(Strict):
     evaluate_every: int = Field(10, ge=1)
     evaluate_prompts: int = Field(128, ge=1)
     checkpoint_every: int = Field(25, ge=1)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _betas_from_yaml(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(data.get("betas"), list):
-            data = {**data, "betas": tuple(data["betas"])}
-        return data
 
 
 class VerdictConfig(Strict):
@@ -217,7 +263,7 @@ class PointConfig(Strict):
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     calibrate: CalibrateConfig = Field(default_factory=CalibrateConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     threads: int = Field(1, ge=1)
     """CPU threads of a worker; part of the id because sums depend on it."""
 
@@ -254,16 +300,34 @@ class GridConfig(Strict):
     """Extra points, as overrides of `base`."""
 
 
+class Source:
+    """Where a config was written; two configs that differ only in it are equal."""
+
+    def __init__(self, root: Any = None) -> None:
+        self.root = root
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Source)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+Stage = Literal["calibrate", "schedule", "train", "evaluate"]
+
+
 class SweepConfig(Strict):
     """One experiment file."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=64)
     description: str = ""
-    stages: list[Literal["calibrate", "schedule", "train", "evaluate"]] = Field(
-        default_factory=lambda: ["calibrate", "schedule", "train", "evaluate"], min_length=1
+    stages: list[Stage] = Field(
+        default=["calibrate", "schedule", "train", "evaluate"], min_length=1
     )
     base: PointConfig = Field(default_factory=PointConfig)
     sweep: GridConfig = Field(default_factory=GridConfig)
     verdict: VerdictConfig = Field(default_factory=VerdictConfig)
     launch: LaunchConfig = Field(default_factory=LaunchConfig)
     tracking: TrackingConfig = Field(default_factory=TrackingConfig)
+
+    _source: Source = PrivateAttr(default_factory=Source)
+    """The nodes of the file (`sparrow_lab.config.nodes`), so that later errors name a line."""
