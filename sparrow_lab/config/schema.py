@@ -44,6 +44,8 @@ class ModelConfig(Strict):
     """Which of the shipped warm starts of a tiny model; ignored for other models."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Precision of weights and of the rollout; logits are always at least float32."""
+    fingerprint: str | None = None
+    """Of a local folder's content; filled in when the sweep is planned."""
 
 
 class TaskConfig(Strict):
@@ -52,6 +54,8 @@ class TaskConfig(Strict):
     name: Literal["pointer_chase", "permutation_walk", "reasoning_gym", "jsonl"] = "pointer_chase"
     dataset: str | None = None
     """reasoning_gym: the dataset's name; jsonl: the file's path."""
+    sha256: str | None = None
+    """jsonl: of the file's content; filled in when the sweep is planned."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Options of the task itself; checked by the task, see `sparrow_lab.tasks`."""
     max_new_tokens: int | None = Field(None, ge=1)
@@ -80,6 +84,8 @@ class ScheduleFile(Strict):
     """A schedule saved by `sparrow-lab schedule`."""
 
     file: str = Field(min_length=1)
+    sha256: str | None = None
+    """Of the file's content; filled in when the sweep is planned, so that a later edit shows."""
 
 
 class Preset(Strict):
@@ -156,13 +162,6 @@ class ReservedConfig(Strict):
             raise ValueError("give both the first and the last reserved size, in one unit")
         return self
 
-    def most_pages(self, page_size: int) -> int:
-        """Return the most pages that are ever reserved, at the worst alignment of the end."""
-        if self.first_tokens is None or self.last_tokens is None:
-            return (self.first_pages or 0) + (self.last_pages or 0)
-        ends = -(-(self.last_tokens - 1) // page_size) + 1
-        return -(-self.first_tokens // page_size) + ends
-
 
 class SparsityConfig(Strict):
     """How the sparse actor attends."""
@@ -207,6 +206,10 @@ class CalibrateConfig(Strict):
     bootstrap: int = Field(200, ge=0)
     """Resamples of prompts for the confidence interval."""
     confidence: float = Field(0.95, gt=0, lt=1)
+    trajectories: list[Literal["own", "dense"]] = Field(
+        default_factory=lambda: ["own", "dense"], min_length=1
+    )
+    """Measure on each budget's own rollouts, on common dense ones, or on both."""
     rule: Literal["estimate", "lower"] = "estimate"
     """A budget reaches tau when its p5, or the lower end of its interval, is at least tau."""
     estimator: Literal["exact", "top_k"] = "exact"

@@ -1,0 +1,141 @@
+"""Dense recompute: what the dense policy says of every token that the sparse actor wrote.
+
+Shape suffixes: N samples, T generated tokens, X tokens of a packed pass, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sparrow_kernels.acceptance import TokenStatistics, acceptance_from_hidden, top_k_acceptance
+from torch import Tensor
+
+from sparrow_lab.acceptance.histogram import AcceptanceHistogram
+from sparrow_lab.rollout.batch import RolloutBatch
+from sparrow_lab.train.packing import PackedRows, dense_hidden, pack
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass
+class TokenTable:
+    """Per-token results of a dense recompute, each [N, T]; NaN where nothing was computed."""
+
+    acceptance_NT: Tensor
+    logp_dense_NT: Tensor
+    kl_NT: Tensor
+    """KL(sparse || dense) over the full vocabulary."""
+    entropy_NT: Tensor
+    kept_mass_NT: Tensor
+    """Dense mass inside the top-k set; 1 for the exact estimator."""
+
+    @classmethod
+    def empty(cls, batch: RolloutBatch) -> TokenTable:
+        """All NaN."""
+        return cls(*(torch.full_like(batch.logp_NT, float("nan")) for _ in range(5)))
+
+    def put(self, rows: PackedRows, stats: TokenStatistics) -> None:
+        """Enter the results of one packed pass."""
+        at = (rows.sample_X, rows.column_X)
+        self.acceptance_NT[at] = stats.acceptance
+        self.logp_dense_NT[at] = stats.logp_dense
+        self.kl_NT[at] = stats.kl_sparse_dense
+        self.entropy_NT[at] = stats.entropy_dense
+        self.kept_mass_NT[at] = 1.0
+
+
+def head_of(model: PreTrainedModel) -> Tensor:
+    """The output head [V, M], with gradients."""
+    return cast(Tensor, cast(Any, model).lm_head.weight)
+
+
+@torch.no_grad()
+def recompute(
+    model: PreTrainedModel,
+    batch: RolloutBatch,
+    temperature: float,
+    samples: list[int] | None = None,
+    top_k: int | None = None,
+) -> TokenTable:
+    """Acceptance and dense log-probabilities of these samples (default: all).
+
+    Args:
+        batch: must have kept its hidden states.
+        top_k: use the paper's top-k estimator for acceptance instead of the exact one.
+    """
+    table = TokenTable.empty(batch)
+    everyone = list(range(len(batch.generated_N)))
+    for rows in pack(batch, model, everyone if samples is None else samples):
+        dense = dense_hidden(model, rows)
+        table.put(rows, compare(batch, rows, dense, head_of(model), temperature))
+        if top_k is not None:
+            for part, alpha, mass in _top_k(batch, rows, dense, head_of(model), top_k, temperature):
+                at = (rows.sample_X[part], rows.column_X[part])
+                table.acceptance_NT[at] = alpha
+                table.kept_mass_NT[at] = mass
+    return table
+
+
+def compare(
+    batch: RolloutBatch, rows: PackedRows, dense: Tensor, head: Tensor, temperature: float
+) -> TokenStatistics:
+    """Statistics of the tokens of one packed pass against the hidden states of the rollout."""
+    if batch.hidden_NTM is None:
+        raise ValueError("the rollout kept no hidden states: ask for keep_hidden")
+    at = (rows.sample_X, rows.column_X)
+    return acceptance_from_hidden(
+        batch.hidden_NTM[at], dense, head, batch.tokens_NT[at], temperature
+    )
+
+
+def _top_k(
+    batch: RolloutBatch, rows: PackedRows, dense: Tensor, head: Tensor, k: int, temperature: float
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    assert batch.hidden_NTM is not None
+    for start in range(0, len(rows.sample_X), 2048):
+        part = slice(start, start + 2048)
+        sparse = batch.hidden_NTM[rows.sample_X[part], rows.column_X[part]]
+        alpha, mass = top_k_acceptance(sparse @ head.T, dense[part] @ head.T, k, temperature)
+        yield part, alpha, mass
+
+
+def counted_tokens(
+    batch: RolloutBatch, table: TokenTable
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]:
+    """(lengths, acceptance, prompts, kept mass) of the tokens that acceptance counts, as numpy."""
+    mask = batch.counted_NT
+    prompts = batch.prompt_N[:, None].expand_as(batch.tokens_NT)
+    parts = (batch.length_NT, table.acceptance_NT, prompts, table.kept_mass_NT)
+    lengths, alpha, prompt, mass = (x[mask].cpu().numpy() for x in parts)
+    return lengths, alpha, prompt, mass
+
+
+def histogram_of(
+    batch: RolloutBatch, table: TokenTable, bin_width: int, temperature: float, **settings: Any
+) -> AcceptanceHistogram:
+    """The acceptance histogram of a rollout."""
+    lengths, alpha, prompts, mass = counted_tokens(batch, table)
+    empty = AcceptanceHistogram.empty(bin_width, temperature=temperature, **settings)
+    return empty.add(lengths, alpha, prompts, mass)
+
+
+def counts_by_prompt(
+    batch: RolloutBatch, table: TokenTable, bin_width: int, bins: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+    """Counts [prompts, length bins, acceptance bins] and sums [length bins], for calibration."""
+    from sparrow_lab.acceptance.histogram import ACCEPTANCE_BINS, acceptance_bin
+
+    lengths, alpha, prompts, _ = counted_tokens(batch, table)
+    index = (prompts * bins + lengths // bin_width) * ACCEPTANCE_BINS + acceptance_bin(
+        alpha.astype(np.float64)
+    )
+    size = len(batch.prompts) * bins * ACCEPTANCE_BINS
+    counts = np.bincount(index, minlength=size).astype(np.int64)
+    sums = np.bincount(lengths // bin_width, weights=alpha, minlength=bins)
+    return counts.reshape(len(batch.prompts), bins, ACCEPTANCE_BINS), sums
