@@ -1,0 +1,1 @@
+"""Which part of the cache a decode step attends to: schedules, presets, calibration."""

@@ -7,7 +7,6 @@ bootstrap: tokens of one trajectory are far from independent. Numpy only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -165,16 +164,17 @@ class Curve:
     @classmethod
     def from_json(
         cls,
-        data: Mapping[str, Any],
+        data: Any,
         *,
-        trajectory: Trajectory = "own",
+        trajectory: Trajectory | None = None,
         statistic: str = "p05",
         where: str = "curve.json",
     ) -> Curve:
         """Read `curve.json`.
 
         Args:
-            trajectory: `own` (each budget's own rollouts) or `dense` (common dense ones).
+            trajectory: `own` (each budget's own rollouts) or `dense` (common dense ones); None
+                takes the own ones, or the dense ones of a curve that holds no others.
             statistic: a percentile or `mean`; only p05 has an interval.
 
         Raises:
@@ -184,6 +184,9 @@ class Curve:
             if data["schema"] != 1:
                 raise UserError(f"schema {data['schema']} is unknown; this version reads 1", where)
             page_size, bin_width = int(data["page_size"]), int(data["bin_width"])
+            measured = {r["trajectory"] for r in data["rows"]}
+            if trajectory is None:
+                trajectory = "own" if "own" in measured or not measured else "dense"
             rows = [r for r in data["rows"] if r["trajectory"] == trajectory]
             cells = [
                 (

@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError
 from sparrow_lab.config.schema import ReservedConfig, Strict
 from sparrow_lab.errors import UserError, nearest
 from sparrow_lab.runs.atomic import write_json
+from sparrow_lab.sparsity.files import read_json
 
 SCHEMA = 1
 DENSE = 2**31 - 1
@@ -301,16 +302,7 @@ class Schedule:
     @classmethod
     def load(cls, path: Path) -> Schedule:
         """Read a schedule file; every problem is a UserError that starts with the path."""
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"cannot be read: {error.strerror}", str(path)) from None
-        except UnicodeDecodeError:
-            raise UserError("is not a text file", str(path)) from None
-        except json.JSONDecodeError as error:
-            at = f"{path}:{error.lineno}:{error.colno}"
-            raise UserError(f"is not JSON: {error.msg}", at) from None
-        return cls.from_json(data, str(path))
+        return cls.from_json(read_json(path), str(path))
 
 
 class _File(Strict):

@@ -164,6 +164,8 @@ def test_reading_a_curve() -> None:
     np.testing.assert_array_equal(curve.prompts, [[9, 0], [0, 9]])
     dense = Curve.from_json(curve_json(), trajectory="dense")
     assert dense.budgets.tolist() == [DENSE]
+    only_dense = curve_json(rows=curve_json()["rows"][2:])
+    assert Curve.from_json(only_dense).budgets.tolist() == [DENSE]
     mean = Curve.from_json(curve_json(), statistic="mean")
     assert mean.value[0, 0] == 0.95 and np.isnan(mean.low).all()
 

@@ -10,6 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from sparrow_analysis.cost.files import read_object
 from sparrow_lab.errors import UserError, nearest
 
 DEFAULT_HARDWARE = "h200"
@@ -63,19 +64,12 @@ def load_hardware(name: str) -> Hardware:
     if not name.endswith(".json"):
         hint = nearest(name, profiles) or f"; the profiles are {', '.join(profiles)}"
         raise UserError(f"no hardware profile is called '{name}'{hint}", "hardware")
-    try:
-        data = json.loads(Path(name).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", name) from None
-    except ValueError as error:
-        raise UserError(f"is not JSON: {error}", name) from None
+    data = read_object(Path(name), "a hardware profile")
     return _read(Path(name).stem, data, name)
 
 
-def _read(name: str, data: Any, where: str) -> Hardware:
+def _read(name: str, data: dict[str, Any], where: str) -> Hardware:
     keys = {f.name for f in fields(Hardware)} - {"name"}
-    if not isinstance(data, dict):
-        raise UserError("a hardware profile is one object", where)
     for key in sorted(data.keys() - keys):
         raise UserError(f"unknown key '{key}'{nearest(key, keys)}", where)
     for key in sorted(keys - data.keys()):

@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from sparrow_analysis.cost.files import read_object
 from sparrow_analysis.cost.shape import ModelShape
-from sparrow_lab.errors import UserError
 
 
 def known_models() -> list[str]:
@@ -31,23 +31,11 @@ def load_shape(name: str) -> ModelShape | None:
         path = path / "config.json"
     if path.suffix == ".json":
         short = path.resolve().parent.name if path.name == "config.json" else path.stem
-        return ModelShape.from_config(_read(path), short, str(path))
+        return ModelShape.from_config(read_object(path, "a model's config"), short, str(path))
     data = _data()
     short = name.rsplit("/", 1)[-1].lower()
     own = data["models"].get(short)
     return None if own is None else ModelShape.from_config({**data["common"], **own}, short)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cannot be read: {error.strerror}", str(path)) from None
-    except ValueError as error:
-        raise UserError(f"is not JSON: {error}", str(path)) from None
-    if not isinstance(config, dict):
-        raise UserError("a model's config is one object", str(path))
-    return config
 
 
 @cache

@@ -8,8 +8,7 @@ from sparrow_analysis.cost.hardware import Hardware
 from sparrow_analysis.cost.shape import ModelShape
 from sparrow_analysis.cost.step import forward_cost
 from sparrow_analysis.cost.trajectory import rollout_seconds
-from sparrow_lab.config.schema import Budget, PointConfig, Preset
-from sparrow_lab.sparsity.presets import load_preset
+from sparrow_lab.config.schema import Budget, PointConfig
 from sparrow_lab.sparsity.schedule import Schedule
 
 BYTES = {"bfloat16": 2, "float32": 4, "float64": 8}
@@ -99,13 +98,13 @@ def estimate_parts(
     Args:
         prompt: tokens of a prompt.
         tokens: mean tokens of an answer; None takes the task's cap, and 256 if that is unset.
-        schedule: the schedule if it is known. Without it, a fixed budget and a preset are taken
-            from the config, and a tau that is still to be calibrated counts as dense: an upper
+        schedule: the schedule if it is known. Without it a fixed budget is taken from the config,
+            and whatever else (a tau that is still to be calibrated, say) counts as dense: an upper
             bound.
 
     Raises:
         ValueError: an unknown stage.
-        UserError: a budget or preset that makes no schedule.
+        UserError: a budget that makes no schedule.
     """
     tokens = tokens if tokens is not None else config.task.max_new_tokens or 256
     schedule = schedule or _planned(config)
@@ -131,10 +130,12 @@ def estimate_parts(
     measured = config.calibrate.prompts * config.calibrate.samples
     if stage == "calibrate":
         budgets = len(config.calibrate.budgets) or config.calibrate.ladder
-        # own trajectories and the common dense ones at each budget, and the dense ones themselves
+        kinds = config.calibrate.trajectories
+        # each budget on each kind of trajectory, and the dense rollout; only own texts need a
+        # recompute of their own
         return RunEstimate(
-            rollout=(2 * budgets + 1) * generate(measured, None),
-            recompute=(budgets + 1) * recompute(measured),
+            rollout=(len(kinds) * budgets + 1) * generate(measured, None),
+            recompute=(budgets * ("own" in kinds) + 1) * recompute(measured),
         )
     if stage == "schedule":
         return RunEstimate(rollout=generate(measured, schedule), recompute=recompute(measured))
@@ -179,11 +180,10 @@ def estimate_run(
 def _planned(config: PointConfig) -> Schedule | None:
     """The schedule that a config states outright; None (dense) if it is still to be made."""
     sparsity = config.sparsity
-    if isinstance(sparsity.schedule, Preset):
-        return load_preset(sparsity.schedule.preset)
     if isinstance(sparsity.schedule, Budget):
+        # rounded up to whole pages, as the stage that makes the schedule does
         return Schedule.fixed(
-            sparsity.schedule.budget,
+            -(-sparsity.schedule.budget // sparsity.page_size) * sparsity.page_size,
             sparsity.page_size,
             landmark=sparsity.landmark,
             score=sparsity.score,
