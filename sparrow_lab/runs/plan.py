@@ -48,8 +48,15 @@ class PlannedPoint:
         )
 
     def short(self) -> str:
-        """`tau=0.86,seed=0`: the label as one word, the id when there is none."""
-        return ",".join(f"{k}={v}" for k, v in self.label.items()) or self.id
+        """`tau=0.86,seed=0`: the label as one word, the id when there is none.
+
+        A schedule that is not a tau stands by its own name: `dense`, `budget=64`.
+        """
+        parts = [
+            str(v) if k == "tau" and isinstance(v, str) else f"{k}={v}"
+            for k, v in self.label.items()
+        ]
+        return ",".join(parts) or self.id
 
 
 @dataclass(frozen=True)

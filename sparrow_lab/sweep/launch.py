@@ -1,0 +1,320 @@
+"""Runs a planned sweep on this machine: starts what is ready, follows it, knows when to stop.
+
+The launcher keeps no state of its own: what it needs is in the run folder, so that it
+can be killed at any instant and the next one goes on from there, with the workers that
+still live.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.runs.ledger import Event, Ledger
+from sparrow_lab.runs.notes import Notes, read_notes
+from sparrow_lab.runs.plan import Plan, PlannedPoint
+from sparrow_lab.runs.process import this_process
+from sparrow_lab.stages import identical
+from sparrow_lab.sweep import queue
+from sparrow_lab.sweep.adopt import find_live_jobs
+from sparrow_lab.sweep.guards import Breaker, default_parallel
+from sparrow_lab.sweep.jobs import Job, StopReason, start_job
+from sparrow_lab.sweep.options import Options
+from sparrow_lab.sweep.settle import settle
+from sparrow_lab.sweep.states import PointState, State, held_by_needs, own_state, read_states
+from sparrow_lab.sweep.stop import StopRequests
+from sparrow_lab.sweep.view import QuietView, View
+
+TICK_S = 0.2
+MOST_INTERRUPTIONS = 10
+"""A point that keeps being interrupted without the launcher's wish is left after so many."""
+
+
+@dataclass
+class Launcher:
+    """One run of a sweep. `run` returns the states of the selected points at its end.
+
+    Args:
+        sweep: the folder, with its plan written.
+        options: how to run it.
+        view: where to show what happens.
+        stages: `module:function` by stage for the workers; the real ones by default.
+    """
+
+    sweep: SweepFolder
+    options: Options
+    view: View = field(default_factory=QuietView)
+    stages: Mapping[str, str] | None = None
+
+    plan: Plan = field(init=False)
+    states: dict[str, PointState] = field(init=False)
+    notes: Notes = field(init=False)
+    jobs: list[Job] = field(init=False, default_factory=list)
+    breaker: Breaker = field(init=False, default_factory=Breaker)
+    stop: StopRequests = field(init=False, default_factory=StopRequests)
+    _ledger: Ledger = field(init=False)
+    _lost_floor: dict[str, int] = field(init=False, default_factory=dict)
+    _interruptions: Counter[str] = field(init=False, default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.sweep = SweepFolder(self.sweep.path.resolve())
+        self._ledger = Ledger(self.sweep.ledger_path)
+
+    def run(self) -> dict[str, PointState]:
+        """Run until nothing is left to do or a stop was asked for and the workers have gone."""
+        self._open()
+        with self.stop.listening():
+            try:
+                while self._turn():
+                    time.sleep(TICK_S)
+            except BaseException:
+                # A bug or a full disk: the workers save and leave; nothing is left behind.
+                self._leave()
+                raise
+            finally:
+                self.view.close()
+        return {i: s for i, s in held_by_needs(self.states.values()).items() if self._selected(i)}
+
+    # ------------------------------------------------------------------ one turn
+
+    def _turn(self) -> bool:
+        """Look at everything once; False when there is nothing to wait for any more."""
+        self._read_news()
+        for job in [job for job in self.jobs if not job.alive()]:
+            self.jobs.remove(job)
+            self._ended(job)
+        if self.stop:
+            self._stop_jobs()
+        else:
+            self._keep_time()
+            self._start_ready()
+        self.view.update(self.sweep, self.states, self.jobs, self.options)
+        return any(self._selected(i) for job in self.jobs for i in job.points)
+
+    def _open(self) -> None:
+        """Write that a run begins, and find out where everything stands."""
+        self._ledger.append("opened", **self.options.to_json(), **this_process())
+        self.plan = self.sweep.read_plan()
+        self.notes = read_notes(self._ledger.read())
+        self.states = read_states(self.sweep, self.plan, self.notes)
+        for state in self.states.values():
+            attempts = self.sweep.point(state.point.id).attempts()
+            self._lost_floor[state.point.id] = attempts[-1].number if attempts else 0
+            if state.state in ("held", "lost") or self._may_try_again(state):
+                self.states[state.point.id] = PointState(state.point, "planned")
+        self.jobs = find_live_jobs(self.sweep, self.plan, self.notes)
+        for job in self.jobs:
+            self._mark(job.points, "running", "found running")
+            self.view.note("found", [self._point(i) for i in job.points if i in self.states])
+
+    def _read_news(self) -> None:
+        """Follow what other commands wrote: points cancelled or sent to be tried again."""
+        for event in self._ledger.news():
+            self.notes.add(event)
+            point_id = str(event.get("point"))
+            if point_id not in self.states:
+                continue
+            if event["event"] == "cancelled" and self.states[point_id].state in queue.WAITING:
+                self._set(point_id, "cancelled", "cancelled by hand")
+            elif event["event"] == "retry":
+                self._forgive(event)
+
+    def _forgive(self, event: Event) -> None:
+        point_id = str(event["point"])
+        if self.states[point_id].state in ("failed", "lost", "cancelled", "held"):
+            self._set(point_id, "planned")
+            self.breaker = Breaker()
+
+    # ------------------------------------------------------------------ starting
+
+    def _start_ready(self) -> None:
+        """Start what is ready, in plan order, while there is room."""
+        plain: dict[str, State] = {i: s.state for i, s in self.states.items()}
+        wanted = [p for p in self.plan.points if self._selected(p.id)]
+        for point in queue.ready(wanted, plain):
+            if self.states[point.id].state not in queue.WAITING:
+                continue  # taken along by a job started in this turn
+            held = self.breaker.holds(point.stage)
+            if held:
+                self._hold(point, held)
+                continue
+            if not self._room(point) or not self._runs_itself(point):
+                continue
+            plain = {i: s.state for i, s in self.states.items()}
+            self._submit(queue.with_followers(point, wanted, plain))
+
+    def _room(self, point: PlannedPoint) -> bool:
+        """Whether one more worker fits."""
+        if self.options.parallel is not None:
+            return len(self.jobs) < self.options.parallel
+        used = sum(job.threads for job in self.jobs)
+        return not self.jobs or used + threads_of(point) <= default_parallel(1)
+
+    def _runs_itself(self, point: PlannedPoint) -> bool:
+        """Whether the point has to run; else it is finished, held or left waiting here."""
+        owner = identical.owner_of(self.sweep, point)
+        if owner == point.id:
+            return True
+        state = self.states.get(owner)
+        if identical.write_alias(self.sweep, point, owner):
+            self._ledger.append("finished", point=point.id, alias_of=owner)
+            self._refresh(point.id)
+            self.view.note("same", [point], f"the same run as {owner}")
+            return False
+        if state is not None and state.state == "failed":
+            self._hold(point, f"the same run as {owner}, which failed")
+            return False
+        if state is not None and (
+            state.state == "running" or (state.state in queue.WAITING and self._selected(owner))
+        ):
+            return False
+        identical.take_over(self.sweep, point)
+        return True
+
+    def _submit(self, points: list[PlannedPoint]) -> None:
+        """Write the intent to the ledger, then ask the scheduler."""
+        token = secrets.token_hex(8)
+        ids = [p.id for p in points]
+        self._ledger.append_all([{"event": "submitted", "point": i, "token": token} for i in ids])
+        threads = max(threads_of(p) for p in points)
+        self.jobs.append(start_job(self.sweep, token, ids, threads, self.stages))
+        self._mark(ids, "running")
+        self.view.note("started", points)
+
+    # ------------------------------------------------------------------ ending
+
+    def _ended(self, job: Job) -> None:
+        """Take in how a job ended; what it did not come to waits again."""
+        job.kill()  # children that outlived their worker
+        for point_id, outcome in settle(job, self.options.timeout_min).items():
+            if point_id not in self.states:
+                continue
+            point = self._point(point_id)
+            state = own_state(self.sweep, point, self.notes.of(point_id))
+            if outcome == "not begun" and state.state not in ("cancelled", "running"):
+                self.states[point_id] = PointState(point, "planned")
+                continue
+            self.states[point_id] = state
+            if outcome == "quiet":
+                self._interrupted(PointState(point, "interrupted", "left before it had begun"))
+            elif state.state == "running" and state.attempt is not None:
+                # Someone else's worker has claimed the point meanwhile: follow that one.
+                self.jobs.append(Job(self.sweep, "", [point_id], claims=[state.attempt]))
+            elif state.state == "done":
+                self.breaker.succeeded(point.stage)
+                self.view.note("done", [point])
+            elif state.state == "interrupted":
+                self._interrupted(state)
+            elif state.state in ("failed", "lost"):
+                self._failed(state)
+            elif state.state == "cancelled":
+                self.view.note("cancelled", [point])
+
+    def _interrupted(self, state: PointState) -> None:
+        point = state.point
+        self.view.note("interrupted", [point], state.reason)
+        self._interruptions[point.id] += 1
+        if self._interruptions[point.id] >= MOST_INTERRUPTIONS and not self.stop:
+            self._hold(point, f"interrupted {MOST_INTERRUPTIONS} times: {state.reason}")
+
+    def _failed(self, state: PointState) -> None:
+        point = state.point
+        if self._may_try_again(state):
+            self.states[point.id] = PointState(point, "planned")
+            self.view.note("again", [point], state.reason)
+        else:
+            self.breaker.failed(point.stage, point.id, state.reason)
+            self.view.note(state.state, [point], state.reason)
+
+    def _may_try_again(self, state: PointState) -> bool:
+        """Whether a failed point has retries left.
+
+        Errors and timeouts count since the last `retry`; lost workers only within this
+        run of the sweep. A user's mistake is not tried again: it would be the same.
+        """
+        if state.state not in ("failed", "lost"):
+            return False
+        floor, counted = self.notes.of(state.point.id).floor, 0
+        for attempt in self.sweep.point(state.point.id).attempts():
+            failure = attempt.read_failure() or {}
+            if failure.get("kind") in ("error", "timeout") and attempt.number > floor:
+                counted += 1
+                if failure.get("type") == "UserError":
+                    return False
+            elif failure.get("kind") == "lost":
+                counted += attempt.number > max(floor, self._lost_floor[state.point.id])
+        return counted <= self.options.retries
+
+    # ------------------------------------------------------------------ stopping
+
+    def _keep_time(self) -> None:
+        """Ask jobs beyond their time, or cancelled from elsewhere, to leave."""
+        for job in self.jobs:
+            over = time.time() - job.started > 60 * self.options.timeout_min
+            current = next((i for i in job.points if self._unfinished(i)), None)
+            if job.stop_reason or over:
+                self._press(job, "timeout" if over else job.stop_reason)
+            elif current and self.notes.of(current).cancelled:
+                self._press(job, "cancelled")
+
+    def _stop_jobs(self) -> None:
+        for job in self.jobs:
+            if self.stop.hard:
+                job.kill()
+            else:
+                self._press(job, "asked")
+        self.view.stopping(self.stop.hard, len(self.jobs), self.options.grace_s)
+
+    def _press(self, job: Job, reason: StopReason) -> None:
+        """Ask, and after the grace kill."""
+        job.ask_to_stop(reason)
+        if time.monotonic() - job.asked_at > self.options.grace_s:
+            job.kill()
+
+    def _leave(self) -> None:
+        """Ask all workers to leave and wait for the grace; then end what is left."""
+        deadline = time.monotonic() + self.options.grace_s
+        while any(job.alive() for job in self.jobs) and time.monotonic() < deadline:
+            for job in self.jobs:
+                job.ask_to_stop("asked")
+            time.sleep(TICK_S)
+        for job in self.jobs:
+            job.kill()
+
+    # ------------------------------------------------------------------ states
+
+    def _selected(self, point_id: str) -> bool:
+        only = self.options.only
+        return point_id in self.states and (only is None or point_id in only)
+
+    def _point(self, point_id: str) -> PlannedPoint:
+        return self.states[point_id].point
+
+    def _unfinished(self, point_id: str) -> bool:
+        return self.sweep.point(point_id).read_result() is None
+
+    def _refresh(self, point_id: str) -> None:
+        point = self._point(point_id)
+        self.states[point_id] = own_state(self.sweep, point, self.notes.of(point_id))
+
+    def _set(self, point_id: str, state: State, reason: str = "") -> None:
+        self.states[point_id] = PointState(self._point(point_id), state, reason)
+
+    def _mark(self, point_ids: list[str], state: State, reason: str = "") -> None:
+        for point_id in point_ids:
+            if point_id in self.states and self.states[point_id].state != "done":
+                self._set(point_id, state, reason)
+
+    def _hold(self, point: PlannedPoint, reason: str) -> None:
+        self._set(point.id, "held", reason)
+        self._ledger.append("held", point=point.id, reason=reason)
+        self.view.note("held", [point], reason)
+
+
+def threads_of(point: PlannedPoint) -> int:
+    """CPU threads of a point's worker."""
+    return int(point.config.get("threads", 1))

@@ -1,0 +1,130 @@
+"""The state of every point, from its files, the ledger and the live processes; reads only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sparrow_lab.runs.attempt import AttemptFolder
+from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.runs.ledger import Ledger
+from sparrow_lab.runs.notes import Note, Notes, read_notes
+from sparrow_lab.runs.plan import Plan, PlannedPoint
+from sparrow_lab.runs.process import is_alive, on_this_host
+from sparrow_lab.sweep.processes import live_tokens
+
+State = Literal["planned", "running", "done", "failed", "lost", "cancelled", "held", "interrupted"]
+
+STATES: tuple[State, ...] = (
+    "done", "running", "planned", "interrupted", "held", "cancelled", "lost", "failed",
+)  # fmt: skip
+
+SILENT_S = 900.0
+"""An attempt of another host is taken for dead when its files have not changed for so long."""
+
+BLOCKING: frozenset[State] = frozenset({"failed", "lost", "cancelled", "held"})
+"""States in which a point holds those that need it."""
+
+
+@dataclass(frozen=True)
+class PointState:
+    """Where a point stands. `reason` is one line; `result` is there when it is done."""
+
+    point: PlannedPoint
+    state: State
+    reason: str = ""
+    attempt: AttemptFolder | None = None
+    result: dict[str, Any] | None = None
+
+    @property
+    def same_as(self) -> str | None:
+        """The id of the point that ran, when this one is another name of the same run."""
+        return self.result.get("alias_of") if self.result else None
+
+
+def read_states(
+    sweep: SweepFolder, plan: Plan | None = None, notes: Notes | None = None
+) -> dict[str, PointState]:
+    """The state of each point of the plan, by id and in plan order."""
+    plan = plan or sweep.read_plan()
+    notes = notes or read_notes(Ledger(sweep.ledger_path).read())
+    states = {p.id: own_state(sweep, p, notes.of(p.id)) for p in plan.points}
+    unseen = {
+        state.point.id: notes.of(state.point.id).tokens[-1]
+        for state in states.values()
+        if state.state not in ("done", "running") and notes.of(state.point.id).tokens
+    }
+    if unseen:
+        live = live_tokens(set(unseen.values()))
+        for point_id, token in unseen.items():
+            if token in live and not _was_claimed(sweep, point_id, token):
+                states[point_id] = replace(states[point_id], state="running", reason="starting")
+    return held_by_needs(states.values())
+
+
+def own_state(sweep: SweepFolder, point: PlannedPoint, note: Note) -> PointState:
+    """A point's state by itself, whatever it needs."""
+    folder = sweep.point(point.id)
+    result = folder.read_result()
+    if result is not None:
+        return PointState(point, "done", result=result)
+    attempts = folder.attempts()
+    latest = attempts[-1] if attempts else None
+    failure = latest.read_failure() if latest else None
+    if latest and failure is None and is_running(latest):
+        return PointState(point, "running", attempt=latest)
+    if note.cancelled:
+        return PointState(point, "cancelled", "cancelled by hand", latest)
+    if latest and latest.number > note.floor:
+        if failure is None:
+            return PointState(point, "lost", "the worker vanished", latest)
+        kind, message = failure.get("kind"), str(failure.get("message", ""))
+        if kind == "interrupted":
+            return PointState(point, "interrupted", message, latest)
+        return PointState(point, "lost" if kind == "lost" else "failed", message, latest)
+    if note.held:
+        return PointState(point, "held", note.held, latest)
+    return PointState(point, "planned", attempt=latest)
+
+
+def held_by_needs(states: Iterable[PointState]) -> dict[str, PointState]:
+    """Mark what cannot start because something it needs failed; needs come first."""
+    seen: dict[str, PointState] = {}
+    for state in states:
+        if state.state in ("planned", "interrupted", "held"):
+            for stage, needed in state.point.needs.items():
+                blocker = seen.get(needed)
+                if blocker and blocker.state in BLOCKING:
+                    state = replace(state, state="held", reason=why_held(stage, blocker))
+                    break
+        seen[state.point.id] = state
+    return seen
+
+
+def why_held(stage: str, blocker: PointState) -> str:
+    """One line on what holds a point back."""
+    what = {"failed": "failed", "lost": "was lost", "cancelled": "was cancelled"}
+    return f"its {stage} ({blocker.point.id}) {what.get(blocker.state, 'is held')}"
+
+
+def is_running(attempt: AttemptFolder) -> bool:
+    """Whether the attempt's process lives; for one of another host, whether its files move."""
+    claim = attempt.read_claim()
+    if claim and not on_this_host(claim):
+        return time.time() - last_change(attempt) < SILENT_S
+    return is_alive(claim)
+
+
+def last_change(attempt: AttemptFolder) -> float:
+    """When a file of the attempt was last written; 0 when there is none."""
+    try:
+        return max(entry.stat().st_mtime for entry in attempt.path.iterdir())
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _was_claimed(sweep: SweepFolder, point_id: str, token: str) -> bool:
+    claims = (a.read_claim() for a in sweep.point(point_id).attempts())
+    return any(claim and claim.get("token") == token for claim in claims)

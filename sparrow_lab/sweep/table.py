@@ -1,0 +1,121 @@
+"""The table of a sweep: points by stage, what runs, and what went wrong; for rich consoles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from sparrow_lab.sweep.progress import Progress, spell_time
+from sparrow_lab.sweep.states import STATES, PointState, State
+
+COLOURS: dict[State, str] = {
+    "done": "green",
+    "running": "cyan",
+    "planned": "dim",
+    "interrupted": "yellow",
+    "held": "yellow",
+    "cancelled": "magenta",
+    "lost": "red",
+    "failed": "red",
+}
+
+MOST_RUNNING = 16
+MOST_PROBLEMS = 8
+
+
+def overview(
+    name: str,
+    states: Mapping[str, PointState],
+    running: Mapping[str, Progress],
+    left: float | None,
+) -> RenderableType:
+    """Everything that the live view shows."""
+    parts: list[RenderableType] = [heading(name, states, left), by_stage(states)]
+    if running:
+        parts.append(running_table(states, running))
+    bad = [s for s in states.values() if s.state in ("failed", "lost")]
+    if bad:
+        parts.append(problem_table(bad[:MOST_PROBLEMS], len(bad)))
+    return Group(*parts)
+
+
+def heading(name: str, states: Mapping[str, PointState], left: float | None) -> Text:
+    """`name: 12 of 40 points done, 2 running, about 3 min left`."""
+    counts = Counter(s.state for s in states.values())
+    text = Text(f"{name}: {counts['done']} of {len(states)} points done", style="bold")
+    for state in STATES[1:]:
+        if counts[state]:
+            text.append(f", {counts[state]} {state}", style=COLOURS[state])
+    if left is not None and counts["running"]:
+        text.append(f", about {spell_time(left)} left", style="bold")
+    return text
+
+
+def by_stage(states: Mapping[str, PointState]) -> Table:
+    """One row a stage: a bar and the number of points in each state."""
+    stages: dict[str, Counter[State]] = {}
+    for state in states.values():
+        stages.setdefault(state.point.stage, Counter())[state.state] += 1
+    shown = [s for s in STATES if any(counts[s] for counts in stages.values())]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("stage")
+    table.add_column("", width=20)
+    for name in shown:
+        table.add_column(name, justify="right", style=COLOURS[name])
+    table.add_column("all", justify="right")
+    for stage, counts in stages.items():
+        total = sum(counts.values())
+        bar = ProgressBar(total=total, completed=counts["done"], width=20)
+        cells = [str(counts[s]) if counts[s] else "" for s in shown]
+        table.add_row(stage, bar, *cells, str(total))
+    return table
+
+
+def running_table(states: Mapping[str, PointState], running: Mapping[str, Progress]) -> Table:
+    """One row a running point: progress, p5 of acceptance, last evaluation, time left."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in ("running", "stage"):
+        table.add_column(column, no_wrap=True, overflow="ellipsis")
+    table.add_column("", width=16)
+    for column in ("step", "p5", "evaluation", "left"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, overflow="ellipsis", style="dim")
+    for point_id, progress in list(running.items())[:MOST_RUNNING]:
+        point = states[point_id].point
+        table.add_row(
+            escape(point.short()),
+            point.stage,
+            ProgressBar(total=max(1, progress.total), completed=progress.done, width=16),
+            f"{progress.done}/{progress.total}" if progress.total else "",
+            number(progress.p05),
+            number(progress.evaluation),
+            spell_time(progress.left),
+            escape(progress.note),
+        )
+    return table
+
+
+def problem_table(bad: list[PointState], total: int) -> Table:
+    """One row a failed or lost point, with its cause."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    table.add_column(style="red", no_wrap=True)
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for state in bad:
+        table.add_row(
+            f"{state.state} {state.point.stage}",
+            escape(f"{state.point.short()} ({state.point.id}): {state.reason}"),
+        )
+    if total > len(bad):
+        table.add_row("", f"and {total - len(bad)} more")
+    return table
+
+
+def number(value: float | None) -> str:
+    """Three decimals, `nan` and `inf` as they are, empty for None."""
+    return "" if value is None else f"{value:.3f}"
