@@ -17,7 +17,7 @@ from sparrow_lab.config.grid import overlap, read_grid
 from sparrow_lab.config.messages import from_validation
 from sparrow_lab.config.nodes import Node, PathKey, merge
 from sparrow_lab.config.overrides import apply_override, parse_override
-from sparrow_lab.config.schema import SweepConfig
+from sparrow_lab.config.schema import PointConfig, SweepConfig
 from sparrow_lab.config.yaml_source import parse_file
 from sparrow_lab.errors import UserError
 
@@ -36,22 +36,35 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> SweepConfig:
         UserError: for everything that is wrong, the first thing in the file first. Its
             `where` is `file:line:column` or `--set a.b=c`.
     """
-    root = _with_includes(Path(path), ())
-    changed: list[tuple[tuple[PathKey, ...], Node]] = []
-    for text in overrides:
-        keys, value = parse_override(text)
+    parsed = [parse_override(text) for text in overrides]
+    config = _validated(_with_includes(Path(path), ()), parsed)
+    _check_stages(config)
+    grid = read_grid(config)
+    if not grid.include:
+        swept = [(keys, axis.name) for axis in grid.axes for keys in axis.fields()]
+        _refuse_hidden(parsed, swept)
+    return config
+
+
+def load_base(path: Path | str | None, overrides: Sequence[str] = ()) -> PointConfig:
+    """Return the `base` of an experiment file, or the defaults, with overrides laid over it.
+
+    For commands that work on one configuration; axes are left alone. Raises as `load_sweep`.
+    """
+    parsed = [parse_override(text) for text in overrides]
+    root = Node({"name": Node("base", "")}, "") if path is None else _with_includes(Path(path), ())
+    return _validated(root, parsed).base
+
+
+def _validated(root: Node, overrides: Sequence[tuple[tuple[PathKey, ...], Node]]) -> SweepConfig:
+    """Lay overrides over a tree and validate it; the config keeps the tree."""
+    for keys, value in overrides:
         root = apply_override(root, keys, value)
-        changed.append((keys, value))
     try:
         config = SweepConfig.model_validate(root.plain())
     except ValidationError as error:
         raise from_validation(error, root, SweepConfig) from None
     config._source.root = root
-    _check_stages(config, root)
-    grid = read_grid(config)
-    if not grid.include:
-        swept = [(keys, axis.name) for axis in grid.axes for keys in axis.fields()]
-        _refuse_hidden(changed, swept)
     return config
 
 
@@ -92,9 +105,9 @@ def _with_includes(path: Path, chain: tuple[Path, ...]) -> Node:
     return merge(below, root, _ATOMIC)
 
 
-def _check_stages(config: SweepConfig, root: Node) -> None:
+def _check_stages(config: SweepConfig) -> None:
     """Refuse a stage given twice, and one whose forerunner is not there."""
-    node = root.child("stages")
+    node = config._source.root.child("stages")
     for i, stage in enumerate(config.stages):
         where = node.value[i].where if node is not None else "stages"
         if stage in config.stages[:i]:

@@ -206,9 +206,7 @@ class CalibrateConfig(Strict):
     bootstrap: int = Field(200, ge=0)
     """Resamples of prompts for the confidence interval."""
     confidence: float = Field(0.95, gt=0, lt=1)
-    trajectories: list[Literal["own", "dense"]] = Field(
-        default_factory=lambda: ["own", "dense"], min_length=1
-    )
+    trajectories: list[Literal["own", "dense"]] = Field(default=["own", "dense"], min_length=1)
     """Measure on each budget's own rollouts, on common dense ones, or on both."""
     rule: Literal["estimate", "lower"] = "estimate"
     """A budget reaches tau when its p5, or the lower end of its interval, is at least tau."""

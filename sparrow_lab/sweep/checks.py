@@ -1,0 +1,199 @@
+"""What can be known to fail before anything runs, checked for every point.
+
+Each rule needs no torch and no network. Files are found here, and their hashes put into
+the point, so that a later edit of a file is another point and shows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from sparrow_lab.config.schema import PointConfig, ReservedConfig
+from sparrow_lab.errors import UserError, nearest
+from sparrow_lab.sweep.canonical import Config, form
+from sparrow_lab.sweep.content import Files
+from sparrow_lab.sweep.expand import Combination
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+_CHECKED = ("model", "task", "sparsity", "rollout", "calibrate")
+
+Where = Callable[[str], str]
+
+
+class Resolver:
+    """Checks the points of one sweep; points that agree in what is checked are checked once."""
+
+    def __init__(self, stages: Sequence[str], files: Files) -> None:
+        self.stages = set(stages)
+        self.files = files
+        self._known: dict[tuple[int, ...], tuple[Combination, Config]] = {}
+
+    def resolve(self, combination: Combination) -> Config:
+        """Return the config of a point, with its files found and hashed.
+
+        Raises:
+            UserError: the point cannot run; the place is that of the field at fault.
+        """
+        config = combination.config
+        # Equal sections are one object (see `expand`), kept alive by the table.
+        key = tuple(id(config[name]) for name in _CHECKED)
+        if key not in self._known:
+            self._known[key] = (combination, self._check(combination))
+        return {**config, **self._known[key][1]}
+
+    def _check(self, combination: Combination) -> Config:
+        """Return the sections that were checked, files resolved."""
+        config, where = dict(combination.config), combination.places.of
+        config["model"] = _model(config, self.files, where)
+        config["task"] = _task(config, self.files, where)
+        _rollout(config, where)
+        calibrates = self.stages == {"calibrate"}
+        kind = form(config)
+        if calibrates or kind == "tau":
+            _calibration(config, where)
+        if not calibrates:
+            config["sparsity"] = _schedule(config, kind, self.files, where)
+        return {name: config[name] for name in _CHECKED}
+
+
+def _model(config: Config, files: Files, where: Where) -> Config:
+    from sparrow_lab.models.tiny import TINY
+
+    model: Config = dict(config["model"])
+    name, place = model["name"], where("model.name")
+    if name in TINY:
+        expected = TINY[name].task
+        if config["task"]["name"] != expected:
+            raise UserError(
+                f"{name} was made for the task '{expected}', but the task is "
+                f"'{config['task']['name']}'",
+                where("task.name"),
+            )
+    folder = None if name in TINY else files.find(name)
+    if folder is not None:
+        if not (folder / "config.json").is_file():
+            raise UserError(f"'{name}' is no model folder: it has no config.json", place)
+        fingerprint = files.fingerprint(folder)
+        _pinned(model["fingerprint"], fingerprint, name, place)
+        return {**model, "name": str(folder), "fingerprint": fingerprint}
+    if model["fingerprint"] is not None:
+        raise UserError(f"a fingerprint belongs to a local folder; '{name}' is none", place)
+    if name not in TINY and not _HUB_ID.fullmatch(name):
+        raise UserError(
+            f"found no model '{name}'{nearest(name, TINY)}; allowed: {', '.join(TINY)}, "
+            "a folder that exists, or a hub id such as Qwen/Qwen3-0.6B",
+            place,
+        )
+    return model
+
+
+def _task(config: Config, files: Files, where: Where) -> Config:
+    task: Config = dict(config["task"])
+    name, dataset, place = task["name"], task["dataset"], where("task.dataset")
+    needs = name in {"reasoning_gym", "jsonl"}
+    if needs and dataset is None:
+        raise UserError(f"the task {name} needs a 'dataset'", where("task.name"))
+    if not needs and dataset is not None:
+        raise UserError(f"the task {name} makes its own prompts and takes no 'dataset'", place)
+    if name == "jsonl":
+        path = files.require(dataset, "data file", place)
+        _pinned(task["sha256"], files.sha256(path), dataset, place)
+        return {**task, "dataset": str(path), "sha256": files.sha256(path)}
+    if task["sha256"] is not None:
+        raise UserError(f"'sha256' belongs to a jsonl file; the task is {name}", place)
+    if name != "reasoning_gym":
+        _built_in_params(config, where)
+    return task
+
+
+def _built_in_params(config: Config, where: Where) -> None:
+    """Have a built-in task check its own options; it needs no tokenizer for that."""
+    from sparrow_lab.tasks import make_task
+
+    try:
+        make_task(PointConfig.model_validate(config).task)
+    except UserError as error:
+        path = error.where or "task.params"
+        raise UserError(f"{path}: {error.message}", where(path)) from None
+
+
+def _rollout(config: Config, where: Where) -> None:
+    if config["rollout"]["temperature"] == 0:
+        raise UserError(
+            "rollout.temperature: found 0 (greedy), where acceptance and training are not "
+            "defined; allowed: a number above 0",
+            where("rollout.temperature"),
+        )
+
+
+def _calibration(config: Config, where: Where) -> None:
+    calibrate = config["calibrate"]
+    if calibrate["min_prompts"] > calibrate["prompts"]:
+        raise UserError(
+            f"calibrate.min_prompts is {calibrate['min_prompts']}, but there are only "
+            f"{calibrate['prompts']} prompts: every length bin would be left out",
+            where("calibrate.min_prompts"),
+        )
+    if calibrate["rule"] == "lower" and calibrate["bootstrap"] == 0:
+        raise UserError(
+            "calibrate.rule 'lower' needs intervals: set calibrate.bootstrap above 0",
+            where("calibrate.rule"),
+        )
+    for budget in calibrate["budgets"]:
+        _budget(config, budget, "calibrate.budgets", where)
+
+
+def _budget(config: Config, budget: int, path: str, where: Where) -> None:
+    """Refuse a budget that, rounded up to pages, does not hold the reserved ones."""
+    from sparrow_lab.sparsity.schedule import reserved_pages
+
+    size = config["sparsity"]["page_size"]
+    reserved = ReservedConfig.model_validate(config["sparsity"]["reserved"])
+    pages = sum(reserved_pages(reserved, size))
+    if -(-budget // size) < pages:
+        raise UserError(
+            f"{path}: found {budget}, but at page size {size} the {pages} reserved pages alone "
+            f"hold {pages * size} tokens; allowed: at least {pages * size}, or a smaller page",
+            where(path),
+        )
+
+
+def _schedule(config: Config, kind: str, files: Files, where: Where) -> Config:
+    """Refuse a schedule made for another page size, model or setting; return the section."""
+    from sparrow_lab.sparsity.presets import load_preset
+    from sparrow_lab.sparsity.schedule import Schedule
+
+    section: Config = config["sparsity"]
+    source, place = section["schedule"], where("sparsity.schedule")
+    if kind == "budget":
+        _budget(config, source["budget"], "sparsity.schedule.budget", where)
+    if kind not in {"file", "preset"}:
+        return section
+    if kind == "file":
+        path = files.require(source["file"], "schedule file", place)
+        _pinned(source["sha256"], files.sha256(path), source["file"], place)
+        section = {**section, "schedule": {"file": str(path), "sha256": files.sha256(path)}}
+    sparsity = PointConfig.model_validate(config).sparsity
+    try:
+        made = load_preset(source["preset"]) if kind == "preset" else Schedule.load(path)
+        made.check_fits(
+            sparsity.page_size,
+            config["model"]["name"],
+            landmark=sparsity.landmark,
+            score=sparsity.score,
+            dense_layers=sparsity.dense_layers,
+            reserved=sparsity.reserved,
+        )
+    except UserError as error:
+        raise UserError(str(error), place) from None
+    return section
+
+
+def _pinned(given: str | None, found: str, name: str, where: str) -> None:
+    if given is not None and given != found:
+        raise UserError(
+            f"the content of '{name}' has changed: its hash is {found[:12]}…, not {given[:12]}…",
+            where,
+        )
