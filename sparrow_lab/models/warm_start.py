@@ -43,7 +43,7 @@ RECIPES: dict[str, Recipe] = {
     "tiny-s": Recipe(),
     "tiny-m": Recipe(lr=2e-3),
     "tiny-walk": Recipe(
-        steps=6000, batch=64, wrong=0.16, give_up=0.004, lookup_weight=8.0, pairs=(12, 16, 24)
+        steps=4500, batch=64, wrong=0.16, give_up=0.004, lookup_weight=8.0, pairs=(12, 16, 24)
     ),
 }
 
