@@ -12,10 +12,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sparrow_lab.config.schema import SCHEMA_VERSION
-from sparrow_lab.sweep.canonical import Config, form
+from sparrow_lab.config.schema import SCHEMA_VERSION, Stage
+from sparrow_lab.sweep.canonical import Config, form, ignored
 
 DIGITS = 16
+
+_BEFORE_TRAINING = ("model", "task", "sparsity", "rollout", "calibrate", "threads")
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 
@@ -40,8 +42,7 @@ def digest(value: Any) -> str:
 
 def calibrate_id(config: Config) -> str:
     """Return the id of an acceptance curve; `config` is canonical for `calibrate`."""
-    sections = _sections(config, "model", "task", "sparsity", "rollout", "calibrate", "threads")
-    sections["sparsity"] = {k: v for k, v in sections["sparsity"].items() if k != "schedule"}
+    sections = _sections(config, "calibrate", *_BEFORE_TRAINING)
     return _id("calibrate", **sections, seed=0)
 
 
@@ -55,8 +56,7 @@ def schedule_id(config: Config, calibrate: str | None) -> str:
     if form(config) == "tau":
         rule = config["calibrate"]["rule"]
         return _id("schedule", source=source, calibrate=calibrate, rule=rule)
-    sections = _sections(config, "model", "task", "sparsity", "rollout", "calibrate", "threads")
-    return _id("schedule", source=source, **sections)
+    return _id("schedule", source=source, **_sections(config, "schedule", *_BEFORE_TRAINING))
 
 
 def train_id(config: Config, schedule: str) -> str:
@@ -65,8 +65,8 @@ def train_id(config: Config, schedule: str) -> str:
     Args:
         schedule: the id of the point that makes its schedule.
     """
-    sections = _sections(config, "model", "task", "sparsity", "rollout", "train", "seed", "threads")
-    return _id("train", schedule=schedule, **sections)
+    names = ("model", "task", "sparsity", "rollout", "train", "seed", "threads")
+    return _id("train", schedule=schedule, **_sections(config, "train", *names))
 
 
 def evaluate_id(config: Config, train: str) -> str:
@@ -74,24 +74,43 @@ def evaluate_id(config: Config, train: str) -> str:
     return _id("evaluate", train=train, evaluate_prompts=config["train"]["evaluate_prompts"])
 
 
-def _id(stage: str, **fields: Any) -> str:
+def _id(stage: Stage, **fields: Any) -> str:
     return digest({"schema": SCHEMA_VERSION, "stage": stage, **fields})
 
 
-def _sections(config: Config, *names: str) -> dict[str, Any]:
-    """Return sections as they enter a hash: contents for paths, later fields left out."""
+def _sections(config: Config, stage: Stage, *names: str) -> Config:
+    """Return sections as they enter a hash.
+
+    Contents stand for paths. What the stage ignores is left out rather than hashed at its
+    default, so that a new default of such a field changes no id.
+    """
     sections = {name: config[name] for name in names}
-    for path, default in LATER.items():
-        section, _, key = path.partition(".")
-        if section in sections and key in sections[section] and sections[section][key] == default:
-            sections[section] = {k: v for k, v in sections[section].items() if k != key}
     if config["task"]["sha256"] is not None:
         sections["task"] = {**sections["task"], "dataset": None}
     if config["model"]["fingerprint"] is not None:
         sections["model"] = {**sections["model"], "name": None}
     if "sparsity" in sections:
         sections["sparsity"] = {**sections["sparsity"], "schedule": _schedule_source(config)}
+    for path in ignored(config, stage):
+        sections = _without(sections, path.split("."))
+    for path, default in LATER.items():
+        sections = _without(sections, path.split("."), default)
     return sections
+
+
+_ANYTHING = object()
+
+
+def _without(mapping: Config, keys: list[str], only_if: Any = _ANYTHING) -> Config:
+    """Return a copy without one nested key, if it is there (and has the value `only_if`)."""
+    key, *rest = keys
+    if key not in mapping:
+        return mapping
+    if rest:
+        return {**mapping, key: _without(mapping[key], rest, only_if)}
+    if only_if is not _ANYTHING and mapping[key] != only_if:
+        return mapping
+    return {k: v for k, v in mapping.items() if k != key}
 
 
 def _schedule_source(config: Config) -> Mapping[str, Any]:
