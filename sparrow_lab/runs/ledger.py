@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class Ledger:
         """Add one event and sync it to the disk before returning."""
         self.append_all([{"event": event, **fields}])
 
-    def append_all(self, events: list[Mapping[str, Any]]) -> None:
+    def append_all(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Add events in one write, each with the present time. Raises OSError (no space)."""
         lines = [json.dumps({"time": time.time(), **spelled(e)}, allow_nan=False) for e in events]
         if not lines:

@@ -1,0 +1,68 @@
+"""`sparrow-lab sweep FILE`: plan an experiment file, show it, run what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    file: Annotated[Path, typer.Argument(help="The experiment file (YAML).", show_default=False)],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="a.b=c", help="Change a value of the file; repeatable."),
+    ] = None,
+    parallel: Annotated[
+        int | None,
+        typer.Option(min=1, help="Workers at once; the default fits the cores."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would run; write nothing.")
+    ] = False,
+    only: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="The first N train points and what they need."),
+    ] = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Run on this machine (the default).")
+    ] = False,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Folder of all sweeps; default $SPARROW_RUNS or ./runs."),
+    ] = None,
+) -> int:
+    """Plan FILE, show it, and run what is missing; the same command goes on after any stop.
+
+    Exit code 0 when everything is done, 1 when points failed, 2 for a mistake in the file
+    or the command, 130 after Ctrl-C.
+    """
+    from rich.console import Console
+
+    from sparrow_lab.config.load import load_sweep
+    from sparrow_lab.runs.layout import SweepFolder, runs_root
+    from sparrow_lab.sweep import queue, run
+    from sparrow_lab.sweep.options import Options
+    from sparrow_lab.sweep.plan import make_plan
+    from sparrow_lab.sweep.tracker import Tracker
+
+    config = load_sweep(file, set_ or [])
+    plan = make_plan(config, file.resolve().parent)
+    sweep = SweepFolder(runs_root(runs) / config.name)
+    console = Console()
+    if dry_run:
+        every = [p.id for p in plan.points]
+        chosen = every if only is None else list(queue.first_points(plan.points, only))
+        run.dry_run(console, sweep, plan, chosen)
+        return 0
+    options = Options(
+        parallel=parallel or config.launch.parallel,
+        retries=config.launch.retries,
+        timeout_min=config.launch.timeout_min,
+        grace_s=config.launch.grace_s,
+        notes={"tracking": config.tracking.model_dump(mode="json"), "set": set_ or []},
+    )
+    tracker = Tracker(sweep, config.tracking.uri) if config.tracking.enabled else None
+    source = run.source_of(file)
+    return run.run_sweep(sweep, plan, source, options, console, tracker, first=only)

@@ -1,0 +1,170 @@
+"""The sweep command's work: plan against what is there, write it down, run it, sum up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sparrow_lab.errors import UserError
+from sparrow_lab.runs.atomic import write_bytes
+from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.runs.ledger import Ledger
+from sparrow_lab.runs.plan import Plan
+from sparrow_lab.sweep import queue
+from sparrow_lab.sweep.difference import Difference, against_folder, stage_counts
+from sparrow_lab.sweep.guards import check_folder
+from sparrow_lab.sweep.lock import sweep_lock
+from sparrow_lab.sweep.options import Options
+from sparrow_lab.sweep.states import PointState, read_states
+from sparrow_lab.sweep.summary import closing_lines, exit_code
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sparrow_lab.sweep.tracker import Tracker
+
+
+def show_difference(console: Console, plan: Plan, difference: Difference) -> None:
+    """Say what the plan holds and what a changed file changes."""
+    _say(console, f"{plan.name}: {len(plan.points)} points: {stage_counts(plan.points)}")
+    if difference.new and not difference.first:
+        _say(console, f"  {len(difference.kept)} kept, {len(difference.new)} new:")
+        _say(console, f"    {stage_counts(difference.new)}")
+    if difference.dropped:
+        _say(console, f"  {len(difference.dropped)} no longer in the file, left alone:")
+        _say(console, f"    {stage_counts(difference.dropped)}")
+
+
+def finished(sweep: SweepFolder, difference: Difference) -> dict[str, PointState] | None:
+    """The states when the plan is the old one and every point is done; else None."""
+    if difference.new or difference.dropped or not difference.kept:
+        return None
+    states = read_states(sweep)
+    return states if all(s.state == "done" for s in states.values()) else None
+
+
+def run_sweep(
+    sweep: SweepFolder,
+    plan: Plan,
+    source: bytes,
+    options: Options,
+    console: Console,
+    tracker: Tracker | None = None,
+    first: int | None = None,
+    stages: Mapping[str, str] | None = None,
+) -> int:
+    """Run a plan in its folder and return the exit code.
+
+    Args:
+        sweep: `runs/<name>`; made if need be.
+        plan: what to run.
+        source: the experiment file, kept as `sweep.yaml`.
+        options: how to run it; `only` is set here when `first` is given.
+        console: where to speak.
+        tracker: brings MLflow up to date, or None.
+        first: run only so many train points with what they need.
+        stages: stage functions of the workers, for tests.
+
+    Raises:
+        UserError: the folder cannot be used, another launcher is at work, or the plan
+            there is that of another sweep. Nothing has started then.
+    """
+    difference = against_folder(sweep, plan)
+    show_difference(console, plan, difference)
+    done = finished(sweep, difference)
+    if done is not None:
+        _end(console, sweep, done)
+        return 0
+    check_folder(sweep.path)
+    try:
+        with sweep_lock(sweep):
+            _write(sweep, plan, source, against_folder(sweep, plan))
+            if first is not None:
+                options = replace(options, only=frozenset(queue.first_points(plan.points, first)))
+            return launch(sweep, options, console, tracker, stages)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        where = str(error.filename or sweep.path)
+        raise UserError(f"{reason}; the same command goes on from here", where) from error
+
+
+def launch(
+    sweep: SweepFolder,
+    options: Options,
+    console: Console,
+    tracker: Tracker | None = None,
+    stages: Mapping[str, str] | None = None,
+) -> int:
+    """Run what the plan in the folder still needs, under its lock; return the exit code."""
+    from sparrow_lab.sweep.launch import Launcher
+    from sparrow_lab.sweep.live import make_view
+
+    launcher = Launcher(sweep, options, make_view(console), stages)
+    if tracker is not None:
+        tracker.start()
+    try:
+        states = launcher.run()
+    except BaseException:
+        if tracker is not None:
+            tracker.stop()
+        raise
+    stopped = launcher.stop.exit_code if launcher.stop else 0
+    _end(console, sweep, states, stopped)
+    if tracker is not None:
+        _finish(console, tracker, bool(stopped))
+    return exit_code(states, stopped)
+
+
+def _write(sweep: SweepFolder, plan: Plan, source: bytes, difference: Difference) -> None:
+    """Write the plan and, in the ledger, what is new and what was dropped."""
+    write_bytes(sweep.source_path, source)
+    sweep.write_plan(plan)
+    Ledger(sweep.ledger_path).append_all(
+        [{"event": "planned", "point": p.id, "stage": p.stage} for p in difference.new]
+        + [{"event": "dropped", "point": p.id, "stage": p.stage} for p in difference.dropped]
+    )
+
+
+def _finish(console: Console, tracker: Tracker, stopped: bool) -> None:
+    """Bring MLflow up to date; after a stop leave that to the next time."""
+    if stopped:
+        tracker.stop()
+        return
+    warning = tracker.finish()
+    if warning:
+        _say(console, f"warning: {warning}")
+
+
+def _end(
+    console: Console, sweep: SweepFolder, states: Mapping[str, PointState], stopped: int = 0
+) -> None:
+    for line in closing_lines(sweep.name, states, stopped):
+        _say(console, line)
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def dry_run(console: Console, sweep: SweepFolder, plan: Plan, points: Sequence[str]) -> None:
+    """Show what would run: the difference and every chosen point; write nothing."""
+    difference = against_folder(sweep, plan)
+    show_difference(console, plan, difference)
+    states = read_states(sweep, plan)
+    new = {p.id for p in difference.new}
+    for point in plan.points:
+        if point.id in points:
+            state = "new" if point.id in new else states[point.id].state
+            _say(console, f"  {state:<11} {point.stage:<9} {point.id}  {point.short()}")
+    left = sum(1 for p in plan.points if p.id in points and states[p.id].state != "done")
+    _say(console, f"{left} points would run; nothing was started")
+
+
+def source_of(path: Path) -> bytes:
+    """The experiment file as it is. Raises UserError when it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(error.strerror or str(error), str(path)) from error

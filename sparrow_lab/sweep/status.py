@@ -1,0 +1,140 @@
+"""`status`: where each point of a sweep stands, as data and as a table. Reads only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from sparrow_lab.runs.layout import SweepFolder, spelled
+from sparrow_lab.runs.plan import PlannedPoint
+from sparrow_lab.sweep.guards import default_parallel
+from sparrow_lab.sweep.lock import lock_owner
+from sparrow_lab.sweep.progress import Progress, progress_of, time_left
+from sparrow_lab.sweep.states import STATES, PointState, read_states
+from sparrow_lab.sweep.table import COLOURS, by_stage, heading, number, running_table
+
+SHOWN_METRICS = ("acceptance/p05", "evaluate/reward", "evaluate/peak")
+
+
+class Status:
+    """A sweep at one moment."""
+
+    def __init__(self, sweep: SweepFolder) -> None:
+        self.sweep = sweep
+        self.states: dict[str, PointState] = read_states(sweep)
+        self.running: dict[str, Progress] = {
+            i: progress_of(s.attempt) for i, s in self.states.items() if s.state == "running"
+        }
+        self.launcher = lock_owner(sweep)
+
+    @property
+    def over(self) -> bool:
+        """Nothing runs and no launcher is there to start anything."""
+        return not self.running and self.launcher is None
+
+    def left(self) -> float | None:
+        """Seconds until all is done, if that can be told."""
+        workers = max(1, len(self.running)) if self.running else default_parallel(1)
+        return time_left(self.states.values(), self.running, workers)
+
+    def to_json(self) -> dict[str, Any]:
+        """{"name", "path", "launcher", "counts", "stages", "points"}; NaN as text."""
+        counts = Counter(s.state for s in self.states.values())
+        stages: dict[str, Counter[str]] = {}
+        for state in self.states.values():
+            stages.setdefault(state.point.stage, Counter())[state.state] += 1
+        data = {
+            "schema": 1,
+            "name": self.sweep.name,
+            "path": str(self.sweep.path),
+            "launcher": self.launcher,
+            "counts": {s: counts[s] for s in STATES},
+            "stages": {stage: dict(c) for stage, c in stages.items()},
+            "points": [self._point_json(s) for s in self.states.values()],
+        }
+        plain: dict[str, Any] = spelled(data)
+        return plain
+
+    def table(self, everything: bool = False) -> RenderableType:
+        """The overview, what runs, and one line a point that is not simply done or planned.
+
+        `everything` lists every point.
+        """
+        parts: list[RenderableType] = [
+            heading(self.sweep.name, self.states, self.left()),
+            by_stage(self.states),
+        ]
+        if self.running:
+            parts.append(running_table(self.states, self.running))
+        quiet = () if everything else ("done", "planned", "running")
+        rows = [s for s in self.states.values() if s.state not in quiet or s.same_as]
+        if rows:
+            parts.append(point_table(rows, self.states))
+        return Group(*parts)
+
+    def _point_json(self, state: PointState) -> dict[str, Any]:
+        metrics = (state.result or {}).get("metrics", {})
+        progress = self.running.get(state.point.id)
+        return {
+            "id": state.point.id,
+            "stage": state.point.stage,
+            "label": state.point.label,
+            "needs": state.point.needs,
+            "state": state.state,
+            "reason": state.reason,
+            "attempt": state.attempt.number if state.attempt else _attempt(state.result),
+            "same_as": state.same_as,
+            "seconds": (state.result or {}).get("seconds"),
+            "metrics": {k: metrics[k] for k in SHOWN_METRICS if k in metrics},
+            "progress": None
+            if progress is None
+            else {
+                "done": progress.done,
+                "total": progress.total,
+                "note": progress.note,
+                "left_s": progress.left,
+                "acceptance/p05": progress.p05,
+                "evaluate/reward": progress.evaluation,
+            },
+        }
+
+
+def point_table(rows: list[PointState], states: Mapping[str, PointState]) -> Table:
+    """One row a point: state, stage, label, id, last evaluation, and why or same as what."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("state", no_wrap=True)
+    table.add_column("stage", no_wrap=True)
+    table.add_column("point", no_wrap=True, overflow="ellipsis")
+    table.add_column("id", no_wrap=True)
+    table.add_column("evaluation", justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for state in rows:
+        point = state.point
+        value = ((state.result or {}).get("metrics") or {}).get("evaluate/reward")
+        evaluation = number(float(value)) if value is not None else ""
+        table.add_row(
+            f"[{COLOURS[state.state]}]{state.state}[/]",
+            point.stage,
+            escape(point.short()),
+            point.id[:8],
+            evaluation,
+            escape(same_text(state, states) or state.reason),
+        )
+    return table
+
+
+def same_text(state: PointState, states: Mapping[str, PointState]) -> str:
+    """`same as tau=0.9,seed=0`; empty for a point that ran itself."""
+    if not state.same_as:
+        return ""
+    other: PlannedPoint | None = states[state.same_as].point if state.same_as in states else None
+    return f"same as {other.short()} ({other.id[:8]})" if other else f"same as {state.same_as}"
+
+
+def _attempt(result: dict[str, Any] | None) -> int:
+    return int(result.get("attempt") or 0) if result else 0
