@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any
 
@@ -132,10 +133,14 @@ def _walk(model: type[BaseModel], prefix: str) -> Iterator[str]:
 
 
 def _nearest_path(path: str) -> str:
+    """Guess which field was meant: one of the same last name, else one spelled alike."""
     last = path.rsplit(".", 1)[-1]
-    same = [p for p in all_paths() if p.rsplit(".", 1)[-1] == last]
-    if len(same) == 1:
-        return f" (did you mean '{same[0]}'?)"
-    return nearest(path, all_paths()) or (
-        f" (there are {', '.join(same)})" if same else nearest(last, all_paths())
-    )
+    same = [f"'{p}'" for p in all_paths() if p.rsplit(".", 1)[-1] == last and p != path]
+    if same:
+        return f" (did you mean {' or '.join(same)}?)"
+    guess = nearest(path, all_paths())
+    if guess:
+        return guess
+    by_last = {p.rsplit(".", 1)[-1]: p for p in all_paths()}
+    close = get_close_matches(last, by_last, n=1)
+    return f" (did you mean '{by_last[close[0]]}'?)" if close else ""

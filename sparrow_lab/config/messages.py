@@ -72,10 +72,10 @@ def unknown_key(
     """Say that a mapping has a key that nobody reads."""
     inside = f" in '{dotted(path)}'" if path else ""
     guess = nearest(key, names)
-    if not guess and not path and key in PointConfig.model_fields:
-        guess = f" (it belongs under 'base': base.{key})"
-    elif not guess and "." in key:
+    if "." in key:
         guess = " (write nested keys one below the other)"
+    elif not path and key in PointConfig.model_fields:
+        guess = f" (it belongs under 'base': base.{key})"
     return UserError(f"unknown key '{key}'{inside}{guess}; allowed: {', '.join(names)}", where)
 
 

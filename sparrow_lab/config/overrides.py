@@ -47,7 +47,8 @@ def apply_override(root: Node, path: tuple[PathKey, ...], value: Node) -> Node:
 def _group(keys: list[str]) -> tuple[PathKey, ...]:
     """Join what is one key in the file: `sweep.axes.train.lr` has the key `train.lr`."""
     if keys[:2] == ["sweep", "axes"] and len(keys) > 2:
-        return ("sweep", "axes", ".".join(keys[2:]))
+        names = [k for k in keys[2:] if not k.isdigit()]
+        return ("sweep", "axes", ".".join(names), *keys[2 + len(names) :])
     if keys[0] == "sweep" and len(keys) > 2 and keys[2].isdigit():
         rest: list[PathKey] = [".".join(keys[3:])] if len(keys) > 3 else []
         return ("sweep", keys[1], int(keys[2]), *rest)

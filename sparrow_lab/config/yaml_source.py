@@ -198,7 +198,8 @@ class _Builder:
             if not isinstance(event, ScalarEvent):
                 raise UserError("a key is a single word, not a list, mapping or alias", where)
             key = event.value
-            value = self._node(next(self.events), depth + 1)
+            value_event = next(self.events)
+            value = self._node(value_event, depth + 1)
             if key == "<<" and not event.style:
                 merged.update(self._merge_key(value))
                 continue
@@ -207,6 +208,8 @@ class _Builder:
                     f"the key '{key}' is given twice; first at {pairs[key].key_where}", where
                 )
             value.key_where = where
+            if getattr(value_event, "value", None) == "" and value.value is None:
+                value.where = where  # an empty value has no place of its own
             pairs[key] = value
         return {**merged, **pairs}
 
