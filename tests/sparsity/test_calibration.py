@@ -186,3 +186,27 @@ def test_a_planted_schedule_is_found_in_simulated_rollouts() -> None:
     # middles 50, 150, 250, 350 need budgets of at least 45, 135, 225, 315
     assert [b.budget for b in choice.bins] == [64, 256, 256, 512]
     assert cheapest_schedule(Curve.from_json(data), 0.9, "lower").schedule == choice.schedule
+
+
+def test_on_a_plateau_noise_costs_less_than_asking_every_larger_budget() -> None:
+    """Of ten budgets the third is the first above tau, and the next six hardly better."""
+    truth = np.array([0.5, 0.7, 0.868, 0.872, 0.875, 0.878, 0.88, 0.885, 0.89, 0.95])
+    rng = np.random.default_rng(0)
+    ours, every = [], []
+    for _ in range(500):
+        seen = truth + rng.normal(0, 0.01, len(truth))
+        table = Curve(
+            page_size=16,
+            bin_width=100,
+            budgets=np.arange(10) * 16 + 48,
+            bin_starts=np.array([0]),
+            value=seen[:, None],
+            low=seen[:, None],
+            high=seen[:, None],
+            prompts=np.full((10, 1), 20),
+        )
+        budget = cheapest_schedule(table, 0.86).schedule.budgets[0]
+        ours.append((budget - 48) // 16)
+        every.append(next((i for i in range(10) if (seen[i:] >= 0.86).all()), 10))
+    assert min(ours) >= 2
+    assert np.mean(ours) - 2 < 0.5 < np.mean(every) - 2
