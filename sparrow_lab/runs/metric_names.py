@@ -24,10 +24,6 @@ def check(name: str) -> str:
         raise ValueError(
             f"metric name {name!r}: {bad!r} is not allowed; letters, digits and '_-. :/' are"
         )
-    if (
-        name.startswith("/")
-        or posixpath.normpath(name) != name
-        or name.split("/")[0] in {".", ".."}
-    ):
+    if name == "." or name.startswith(("/", "..")) or posixpath.normpath(name) != name:
         raise ValueError(f"metric name {name!r}: empty, '.' or '..' part between slashes")
     return name

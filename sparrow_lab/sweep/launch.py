@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Event, Ledger
@@ -24,6 +25,7 @@ from sparrow_lab.sweep.adopt import find_live_jobs
 from sparrow_lab.sweep.guards import Breaker, default_parallel
 from sparrow_lab.sweep.jobs import Job, StopReason, start_job
 from sparrow_lab.sweep.options import Options
+from sparrow_lab.sweep.progress import spell_time
 from sparrow_lab.sweep.settle import settle
 from sparrow_lab.sweep.states import PointState, State, held_by_needs, own_state, read_states
 from sparrow_lab.sweep.stop import StopRequests
@@ -84,9 +86,12 @@ class Launcher:
     def _turn(self) -> bool:
         """Look at everything once; False when there is nothing to wait for any more."""
         self._read_news()
-        for job in [job for job in self.jobs if not job.alive()]:
-            self.jobs.remove(job)
-            self._ended(job)
+        for job in list(self.jobs):
+            if job.alive():
+                self._look_into(job)
+            else:
+                self.jobs.remove(job)
+                self._ended(job)
         if self.stop:
             self._stop_jobs()
         else:
@@ -109,7 +114,8 @@ class Launcher:
         self.jobs = find_live_jobs(self.sweep, self.plan, self.notes)
         for job in self.jobs:
             self._mark(job.points, "running", "found running")
-            self.view.note("found", [self._point(i) for i in job.points if i in self.states])
+            at = [i for i in job.points if i in self.states and self._unfinished(i)]
+            self.view.note("found", [self._point(i) for i in at[:1]])
 
     def _read_news(self) -> None:
         """Follow what other commands wrote: points cancelled or sent to be tried again."""
@@ -183,15 +189,29 @@ class Launcher:
         threads = max(threads_of(p) for p in points)
         self.jobs.append(start_job(self.sweep, token, ids, threads, self.stages))
         self._mark(ids, "running")
-        self.view.note("started", points)
+        self.view.note("started", points[:1])
 
     # ------------------------------------------------------------------ ending
+
+    def _look_into(self, job: Job) -> None:
+        """Take in the points that a job with several has finished so far."""
+        for point_id in job.points[:-1]:
+            if point_id in self.states and self.states[point_id].state != "done":
+                self._refresh(point_id)
+                if self.states[point_id].state != "done":
+                    return
+                self._done(point_id)
+
+    def _done(self, point_id: str) -> None:
+        state = self.states[point_id]
+        self.breaker.succeeded(state.point.stage)
+        self.view.note("done", [state.point], result_text(state.result or {}))
 
     def _ended(self, job: Job) -> None:
         """Take in how a job ended; what it did not come to waits again."""
         job.kill()  # children that outlived their worker
         for point_id, outcome in settle(job, self.options.timeout_min).items():
-            if point_id not in self.states:
+            if point_id not in self.states or self.states[point_id].state == "done":
                 continue
             point = self._point(point_id)
             state = own_state(self.sweep, point, self.notes.of(point_id))
@@ -205,8 +225,7 @@ class Launcher:
                 # Someone else's worker has claimed the point meanwhile: follow that one.
                 self.jobs.append(Job(self.sweep, "", [point_id], claims=[state.attempt]))
             elif state.state == "done":
-                self.breaker.succeeded(point.stage)
-                self.view.note("done", [point])
+                self._done(point_id)
             elif state.state == "interrupted":
                 self._interrupted(state)
             elif state.state in ("failed", "lost"):
@@ -313,6 +332,14 @@ class Launcher:
         self._set(point.id, "held", reason)
         self._ledger.append("held", point=point.id, reason=reason)
         self.view.note("held", [point], reason)
+
+
+def result_text(result: Mapping[str, Any]) -> str:
+    """`p5 0.871, evaluation 0.310, 35 s`: what a finished point is worth a line."""
+    metrics = result.get("metrics") or {}
+    names = {"acceptance/p05": "p5", "evaluate/reward": "evaluation"}
+    parts = [f"{short} {float(metrics[n]):.3f}" for n, short in names.items() if n in metrics]
+    return ", ".join([*parts, spell_time(float(result.get("seconds") or 0))])
 
 
 def threads_of(point: PlannedPoint) -> int:
