@@ -99,7 +99,8 @@ def asset_folder(name: str, warm_start: int) -> Path:
             int(p.parent.name.rsplit("-", 1)[1]) for p in ASSETS.glob(f"{name}-*/model.safetensors")
         )
         raise UserError(
-            f"{name} has no warm start {warm_start}; there are {found or 'none'}", "model.warm_start"
+            f"{name} has no warm start {warm_start}; there are {found or 'none'}",
+            "model.warm_start",
         )
     return folder
 

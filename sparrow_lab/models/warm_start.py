@@ -57,9 +57,7 @@ def make_batch(task: Any, recipe: Recipe, step: int, seed: int) -> tuple[Any, An
 
     prompts = task.prompts("train", step * recipe.batch, recipe.batch, seed + 10_000)
     rng = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, step, 7])))
-    rows = [
-        (p.tokens, task.demonstration(p, rng, recipe.wrong, recipe.give_up)) for p in prompts
-    ]
+    rows = [(p.tokens, task.demonstration(p, rng, recipe.wrong, recipe.give_up)) for p in prompts]
     width = max(len(a) + len(b) for a, b in rows)
     tokens = np.full((len(rows), width), PAD, np.int64)
     answer = np.zeros((len(rows), width), bool)

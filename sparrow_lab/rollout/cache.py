@@ -6,9 +6,10 @@ Shape suffixes: N pages of the pool, K KV heads, S slots of a page, R rows of a 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
 from sparrow_kernels.landmarks import landmark_rows, page_landmarks
 from sparrow_kernels.landmarks.naive import Landmark
-from torch import Tensor
 
 
 class PoolExhausted(RuntimeError):

@@ -67,9 +67,7 @@ class Decoder:
         self.layers = int(config.num_hidden_layers)
         self.heads = int(config.num_attention_heads)
         self.kv_heads = int(config.num_key_value_heads)
-        self.head_dim = int(
-            getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        )
+        self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
         self.width = int(config.hidden_size)
         self.eps = float(config.rms_norm_eps)
         self.scale = self.head_dim**-0.5
@@ -160,9 +158,9 @@ class Decoder:
         """Residual stream [..., M] after the layer, given attention's output [..., H * D]."""
         w = self._weights[i]
         x = x + F.linear(attended, w.out)
-        gate, up = F.linear(
-            F.rms_norm(x, (self.width,), w.norm_mlp, self.eps), w.gate_up
-        ).chunk(2, dim=-1)
+        gate, up = F.linear(F.rms_norm(x, (self.width,), w.norm_mlp, self.eps), w.gate_up).chunk(
+            2, dim=-1
+        )
         return x + F.linear(F.silu(gate) * up, w.down)
 
     def final(self, x: Tensor) -> Tensor:

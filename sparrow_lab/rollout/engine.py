@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import torch
-from sparrow_kernels.page_choice import choose_pages, page_scores
-from sparrow_kernels.paged_decode import paged_decode
 from torch import Tensor
 
+from sparrow_kernels.page_choice import choose_pages, page_scores
+from sparrow_kernels.paged_decode import paged_decode
 from sparrow_lab.config.schema import RolloutConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.rollout.batch import RolloutBatch

@@ -66,9 +66,7 @@ def sample(logits_BV: Tensor, rollout: RolloutConfig, noise_B: npt.NDArray[np.fl
     target_B1 = torch.from_numpy(noise_B).to(cdf_BV.device)[:, None] * cdf_BV[:, -1:]
     tokens = (cdf_BV <= target_B1).sum(dim=-1)
     pick = tokens[:, None]
-    return Sampled(
-        tokens, kept_BV.gather(1, pick).squeeze(1), logp_BV.gather(1, pick).squeeze(1)
-    )
+    return Sampled(tokens, kept_BV.gather(1, pick).squeeze(1), logp_BV.gather(1, pick).squeeze(1))
 
 
 def truncate(logp_BV: Tensor, rollout: RolloutConfig) -> Tensor:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sparrow_kernels.acceptance import acceptance_from_hidden
 
+from sparrow_kernels.acceptance import acceptance_from_hidden
 from sparrow_lab.config.schema import PointConfig, SparsityConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.models.load import load_model
@@ -112,9 +112,10 @@ class Meter:
         """Acceptance against the hidden states of the dense rollout of the same texts."""
         assert batch.hidden_NTM is not None and dense.hidden_NTM is not None
         table, mask = TokenTable.empty(batch), batch.valid_NT
+        width = mask.shape[1]  # the dense rollout had room up to the cap
         stats = acceptance_from_hidden(
             batch.hidden_NTM[mask],
-            dense.hidden_NTM[mask],
+            dense.hidden_NTM[:, :width][mask],
             head_of(self.model),
             batch.tokens_NT[mask],
             self.config.rollout.temperature,

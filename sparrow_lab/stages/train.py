@@ -71,9 +71,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
             if step < steps and (stop or (step + 1) % config.train.checkpoint_every == 0):
                 histograms.flush(step)
                 state = {**must_agree, "history": history}
-                save_checkpoint(
-                    ctx.attempt.checkpoints, step + 1, model, trainer.optimizer, state
-                )
+                save_checkpoint(ctx.attempt.checkpoints, step + 1, model, trainer.optimizer, state)
             if stop:
                 raise Interrupted(f"asked to stop after step {step}")
         histograms.flush(steps)

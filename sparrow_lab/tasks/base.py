@@ -6,9 +6,10 @@ can be made again after a restart, and the splits are disjoint by construction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal, Protocol, Sequence
+from typing import Any, Literal, Protocol
 
 Split = Literal["calibrate", "verify", "train", "evaluate"]
 """calibrate chooses schedules, verify re-measures them, train and evaluate are what they say."""

@@ -8,8 +8,8 @@ seven is a look-up: acceptance falls with length, so schedules can hold tau.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field

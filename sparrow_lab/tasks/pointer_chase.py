@@ -9,8 +9,8 @@ policy collapses here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Sequence
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field

@@ -97,7 +97,9 @@ def load_checkpoint(
         raise UserError("no readable state.json", str(path))
     for key, value in must_agree.items():
         if state.get(key) != value:
-            raise UserError(f"was saved with {key} {state.get(key)}, the run has {value}", str(path))
+            raise UserError(
+                f"was saved with {key} {state.get(key)}, the run has {value}", str(path)
+            )
     weights = load_file(path / "weights.safetensors")
     named = dict(_named(model))
     if weights.keys() != named.keys():

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from sparrow_kernels.acceptance import TokenStatistics, acceptance_from_hidden, top_k_acceptance
 from torch import Tensor
 
+from sparrow_kernels.acceptance import TokenStatistics, acceptance_from_hidden, top_k_acceptance
 from sparrow_lab.acceptance.histogram import AcceptanceHistogram
 from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.train.packing import PackedRows, dense_hidden, pack

@@ -82,9 +82,7 @@ def pack(
             groups.setdefault(int(batch.prompt_N[s]), []).append(s)
     rows: list[tuple[int, list[int]]] = []
     for p, members in groups.items():
-        size = samples_a_row(
-            len(batch.prompts[p]), [ends[s] for s in members], linear, 4.0 * width
-        )
+        size = samples_a_row(len(batch.prompts[p]), [ends[s] for s in members], linear, 4.0 * width)
         # neighbours in length share a row, so that padding stays small
         members = sorted(members, key=lambda s: (ends[s], s))
         rows += [(p, members[i : i + size]) for i in range(0, len(members), size)]

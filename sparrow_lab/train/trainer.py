@@ -119,9 +119,7 @@ class Trainer:
         }
         return StepResult(metrics, histogram)
 
-    def _update(
-        self, step: int, batch: RolloutBatch, advantage_N: Tensor
-    ) -> tuple[_Update, float]:
+    def _update(self, step: int, batch: RolloutBatch, advantage_N: Tensor) -> tuple[_Update, float]:
         t = self.config.train
         everyone = list(range(len(advantage_N)))
         needs_all = self.reference is not None

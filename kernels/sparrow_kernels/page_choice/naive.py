@@ -35,9 +35,9 @@ def page_scores(
         s_BKGP = q_BKGD @ landmarks_BKPRD.squeeze(3).transpose(2, 3)
     else:
         low, high = landmarks_BKPRD.unbind(dim=3)
-        s_BKGP = q_BKGD.clamp(max=0) @ low.transpose(2, 3) + q_BKGD.clamp(
-            min=0
-        ) @ high.transpose(2, 3)
+        s_BKGP = q_BKGD.clamp(max=0) @ low.transpose(2, 3) + q_BKGD.clamp(min=0) @ high.transpose(
+            2, 3
+        )
     if score == "group_mean":
         return s_BKGP.squeeze(2)
     scaled = s_BKGP * q_BKGD.shape[-1] ** -0.5

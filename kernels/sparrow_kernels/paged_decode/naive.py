@@ -37,17 +37,19 @@ def paged_decode(
     N, _, S, _ = keys_NKSD.shape
     P = table_BP.shape[1]
     W = pages_BKW.shape[-1]
-    pages_BKW = pages_BKW.expand(B, K, W)
-    chosen_BKW = table_BP[:, None, :].expand(B, K, P).gather(2, pages_BKW.clamp(max=P - 1))
-    rows = chosen_BKW * K + torch.arange(K, device=q_BKGD.device)[None, :, None]
-    rows = rows.reshape(-1)
+    heads_K = torch.arange(K, device=q_BKGD.device)
+    slot_S = torch.arange(S, device=q_BKGD.device)
+    # pages_BKW may stand for all heads or all sequences: expand only where rows are named
+    beyond = P * S
+    position_BKT = (pages_BKW[..., None] * S + slot_S).flatten(-2)
+    hidden_BKT = position_BKT >= lengths_B[:, None, None].clamp(max=beyond)
+    chosen_BKW = pages_BKW.clamp(max=P - 1).expand(B, -1, W)
+    physical_BKW = table_BP[:, None, :].expand(B, chosen_BKW.shape[1], P).gather(2, chosen_BKW)
+    rows = (physical_BKW * K + heads_K[:, None]).reshape(-1)
     k_BKTD = keys_NKSD.view(N * K, S * D).index_select(0, rows).view(B, K, W * S, D)
     v_BKTD = values_NKSD.view(N * K, S * D).index_select(0, rows).view(B, K, W * S, D)
-    slot_S = torch.arange(S, device=q_BKGD.device)
-    position_BKWS = pages_BKW[..., None] * S + slot_S
-    hidden_BKT = (position_BKWS >= lengths_B[:, None, None, None]) | (pages_BKW >= P)[..., None]
     scores_BKGT = (q_BKGD * scale) @ k_BKTD.transpose(2, 3)
     if scores_BKGT.dtype != torch.float64:
         scores_BKGT = scores_BKGT.float()
-    scores_BKGT.masked_fill_(hidden_BKT.reshape(B, K, 1, W * S), float("-inf"))
+    scores_BKGT.masked_fill_(hidden_BKT[:, :, None], float("-inf"))
     return scores_BKGT.softmax(dim=-1).to(v_BKTD.dtype) @ v_BKTD
