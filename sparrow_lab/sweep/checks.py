@@ -19,7 +19,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 _CHECKED = ("model", "task", "sparsity", "rollout", "calibrate")
 
-Where = Callable[[str], str]
+Where = Callable[..., str]
 
 
 class Resolver:
@@ -102,7 +102,8 @@ def _task(config: Config, files: Files, where: Where) -> Config:
         _pinned(task["sha256"], files.sha256(path), dataset, place)
         return {**task, "dataset": str(path), "sha256": files.sha256(path)}
     if task["sha256"] is not None:
-        raise UserError(f"'sha256' belongs to a jsonl file; the task is {name}", place)
+        text = f"'sha256' belongs to a jsonl file; the task is {name}"
+        raise UserError(text, where("task.sha256"))
     if name != "reasoning_gym":
         _built_in_params(config, where)
     return task
@@ -156,7 +157,7 @@ def _budget(config: Config, budget: int, path: str, where: Where) -> None:
         raise UserError(
             f"{path}: found {budget}, but at page size {size} the {pages} reserved pages alone "
             f"hold {pages * size} tokens; allowed: at least {pages * size}, or a smaller page",
-            where(path),
+            where(path, "sparsity.page_size"),
         )
 
 

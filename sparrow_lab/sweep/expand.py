@@ -33,16 +33,19 @@ class Places:
     settings: Choice
     config: SweepConfig
 
-    def of(self, path: str) -> str:
-        """Return the place of a field (or of what is above or below it) in this point."""
-        keys = tuple(path.split("."))
+    def of(self, *paths: str) -> str:
+        """Return the place of the field at fault; of several, that of one that an axis sets.
+
+        A field that is not written anywhere has the place of what is nearest above it.
+        """
+        wanted = [tuple(path.split(".")) for path in paths]
         for field, setting in reversed(self.settings.items()):
-            if overlap(field.keys, keys):
+            if any(overlap(field.keys, keys) for keys in wanted):
                 return setting.where
         root = self.config._source.root
         if root is None:
-            return f"base.{path}"
-        found: str = root.where_of(("base", *keys))
+            return f"base.{paths[0]}"
+        found: str = root.where_of(("base", *wanted[0]))
         return found
 
 
