@@ -136,7 +136,7 @@ def _shape(model: str) -> ModelShape:
     shape = load_shape(model)
     if shape is not None:
         return shape
-    from sparrow_lab.models.load import model_shape
+    from sparrow_lab.models.shape import model_shape
 
     return ModelShape.from_config(model_shape(model), model, f"--model {model}")
 
@@ -213,7 +213,9 @@ def _pair(dense: float, sparse: float, unit: str) -> tuple[str, str, str]:
 
 def _short(x: float, unit: str) -> str:
     """Three digits and a prefix: 1.29P, 4.10ms. Whole thousands of seconds stay seconds."""
-    scales = [(1e-3, "m"), (1.0, "")] if unit == "s" else [(1e9, "G"), (1e12, "T"), (1e15, "P")]
+    scales = [(1e-6, "µ"), (1e-3, "m"), (1.0, "")]
+    if unit != "s":
+        scales = [(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G"), (1e12, "T"), (1e15, "P")]
     scale, prefix = next((s for s in reversed(scales) if abs(x) >= s[0]), scales[0])
     value = x / scale
     return f"{value:,.0f}{prefix}{unit}" if value >= 100 else f"{value:.3g}{prefix}{unit}"

@@ -176,7 +176,9 @@ def _show_choice(console: Console, choice: Choice) -> None:
             "" if b.reason == "reached" else b.reason,
         )
     _print_table(console, schedule, table)
-    notes = [f"no bin from length {choice.measured_to} on: there the last budget is carried on"]
+    notes = [
+        f"nothing was measured from length {choice.measured_to} on; the last budget is carried on"
+    ]
     if choice.unreached:
         notes.append(f"no budget reaches tau from length {choice.unreached[0]}: full attention")
     if choice.undecided:
@@ -204,7 +206,7 @@ def _compare(console: Console, schedules: list[Schedule]) -> None:
         before = budgets
     table.add_section()
     table.add_row("page size", *("any" if s.is_dense else str(s.page_size) for s in schedules))
-    table.add_row("digest", *(s.digest[:12] for s in schedules))
+    table.add_row("digest", *(s.digest[:8] for s in schedules))
     console.print(table)
     if len({s.digest for s in schedules}) < len(schedules):
         console.print(

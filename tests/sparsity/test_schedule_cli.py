@@ -65,7 +65,7 @@ def test_a_curve_and_a_tau_make_a_schedule_file(
     assert (made.model, made.tau, made.name) == ("tiny-s", 0.86, "tau=0.86")
     assert (made.landmark, made.dense_layers, made.reserved_pages()) == ("minmax", 1, (1, 2))
     assert "tau=0.86, tiny-s, page size 8" in out and "[0.870, 0.930]" in out
-    assert "no bin from length 48 on" in out
+    assert "nothing was measured from length 48 on" in out
 
 
 def test_rule_and_trajectory_change_the_choice(
