@@ -67,8 +67,8 @@ class AcceptanceHistogram:
     """Counts over (length bin x acceptance bin).
 
     Attributes:
-        bin_width: tokens a length bin; bin i covers lengths i * bin_width .. (i + 1) * bin_width - 1.
-        counts: int64 [length bins, ACCEPTANCE_BINS].
+        bin_width: tokens a length bin; bin i covers lengths i * bin_width .. (i + 1) * bin_width
+        - 1. counts: int64 [length bins, ACCEPTANCE_BINS].
         sums: float64 [length bins], the exact sum of acceptance, for exact means.
         prompts: int64 [length bins], distinct prompts that reached the bin, added up over merges.
         estimator: `exact` (full vocabulary) or `top_k`.

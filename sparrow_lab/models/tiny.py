@@ -1,7 +1,7 @@
 """The built-in tiny models: Qwen3 decoders small enough to train on a laptop's core.
 
-Each speaks one built-in task and ships with two warm starts, made by `sparrow-lab models train-tiny`
-(see `warm_start.py`) and stored beside this file as safetensors.
+Each speaks one built-in task and ships with two warm starts, made by `sparrow-lab models
+train-tiny` (see `warm_start.py`) and stored beside this file as safetensors.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The recipe of the shipped warm starts: supervised training on faulty demonstrations.
 
-The faults (wrong jumps, early give-ups) leave the policy right about 7 times in 10 and with a way to
-fail, so that reinforcement learning has room in both directions. The look-up circuit appears suddenly,
-at a step that depends on the seed; `train_tiny` trains on for a fixed number of steps and says
-whether it did.
+The faults (wrong jumps, early give-ups) leave the policy right about 7 times in 10 and with a way
+to fail, so that reinforcement learning has room in both directions. The look-up circuit appears
+suddenly, at a step that depends on the seed; `train_tiny` trains on for a fixed number of steps
+and says whether it did.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def train_tiny(
     if to.exists():
         raise UserError("this folder exists; name a new one", str(to))
     recipe = recipe or RECIPES[name]
-    model = build_tiny(name, seed).to(device).train()
+    model: Any = build_tiny(name, seed)
+    model.to(device).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=recipe.lr, betas=(0.9, 0.95), weight_decay=0.01
     )

@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from sparrow_lab.config.schema import ModelConfig, ReservedConfig, RolloutConfig, TaskConfig
 from sparrow_lab.models.load import load_model
@@ -50,13 +51,14 @@ def bench_tiny(
     sparse = Schedule.fixed(budget, page_size, dense_layers=1, reserved=reserved)
     engine = RolloutEngine(model, dense, max_batch=sequences)
     # generate fills what is None from the model's own configuration: take the stop token out there
-    model.generation_config.eos_token_id = None
+    peer_model: Any = model
+    peer_model.generation_config.eos_token_id = None
     fixed = GenerationConfig(do_sample=True, max_new_tokens=new_tokens, pad_token_id=0, top_k=0)
 
     def peer() -> None:
         with torch.no_grad():
             mask = torch.ones_like(tokens)
-            out = model.generate(tokens, attention_mask=mask, generation_config=fixed)
+            out = peer_model.generate(tokens, attention_mask=mask, generation_config=fixed)
         if out.shape[1] != tokens.shape[1] + new_tokens:
             raise RuntimeError("the peer stopped early: the comparison would not be fair")
 

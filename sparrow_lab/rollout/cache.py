@@ -1,6 +1,7 @@
 """The paged KV cache: a pool of pages, a free list, and landmarks of full pages.
 
-Shape suffixes: N pages of the pool, K KV heads, S slots of a page, R rows of a landmark, D head dim.
+Shape suffixes: N pages of the pool, K KV heads, S slots of a page, R rows of a landmark, D head
+dim.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A transformers decoder taken apart into the few matrices that decoding needs.
 
-The engine runs its own loop over layers, so that attention reads pages. The weights stay those of the
-transformers model: `refresh` folds them into fused matrices after every update. Rotary
-pairs are interleaved in the fused matrix, which turns the rotation into one complex product; queries
-and keys share the permutation, so every dot product is what the model computes.
+The engine runs its own loop over layers, so that attention reads pages. The weights stay those of
+the transformers model: `refresh` folds them into fused matrices after every update. Rotary
+pairs are interleaved in the fused matrix, which turns the rotation into one complex product;
+queries and keys share the permutation, so every dot product is what the model computes.
 
 Shape suffixes: N sequences, T tokens, H query heads, K KV heads, D head dim, M model width.
 """

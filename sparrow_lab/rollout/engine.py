@@ -1,8 +1,8 @@
 """The rollout engine: continuous batching over a paged cache, sparse or dense, in plain torch.
 
-Dense and sparse are one path: a dense layer, a dense schedule or a sequence within its budget passes
-every page to the same attention. Prompts are prefilled densely; generated tokens never are, since
-that would be another policy.
+Dense and sparse are one path: a dense layer, a dense schedule or a sequence within its budget
+passes every page to the same attention. Prompts are prefilled densely; generated tokens never
+are, since that would be another policy.
 
 Shape suffixes: B active sequences, P columns of the page table, K KV heads, G query heads of a KV
 head, D head dim, M model width.
@@ -189,19 +189,19 @@ class _Run:
         )
         self.active = _Active(torch.zeros((0, self.columns), dtype=torch.long, device=dec.device))
         wide = torch.float64 if dec.dtype == torch.float64 else torch.float32
-        at = {"device": dec.device}
+        at = dec.device
         self.batch = RolloutBatch(
             prompts=self.prompts,
-            prompt_N=torch.arange(count, **at) // self.samples,
-            tokens_NT=torch.zeros((count, longest), dtype=torch.long, **at),
-            generated_N=torch.zeros(count, dtype=torch.long, **at),
-            finished_N=torch.zeros(count, dtype=torch.bool, **at),
-            logp_NT=torch.zeros((count, longest), dtype=wide, **at),
-            raw_logp_NT=torch.zeros((count, longest), dtype=wide, **at),
-            hidden_NTM=torch.zeros((count, longest, dec.width), dtype=dec.dtype, **at)
+            prompt_N=torch.arange(count, device=at) // self.samples,
+            tokens_NT=torch.zeros((count, longest), dtype=torch.long, device=at),
+            generated_N=torch.zeros(count, dtype=torch.long, device=at),
+            finished_N=torch.zeros(count, dtype=torch.bool, device=at),
+            logp_NT=torch.zeros((count, longest), dtype=wide, device=at),
+            raw_logp_NT=torch.zeros((count, longest), dtype=wide, device=at),
+            hidden_NTM=torch.zeros((count, longest, dec.width), dtype=dec.dtype, device=at)
             if keep_hidden
             else None,
-            attended_NT=torch.zeros((count, longest), dtype=torch.long, **at),
+            attended_NT=torch.zeros((count, longest), dtype=torch.long, device=at),
         )
 
     def room(self) -> bool:

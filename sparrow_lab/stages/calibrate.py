@@ -1,7 +1,8 @@
 """Stage `calibrate`: the acceptance of an untrained sparse actor at many budgets.
 
-`own` trajectories are sampled by each sparse actor itself; `dense` ones are sampled once by the dense
-policy and fed to every sparse actor, so that late length bins hold the same texts at every budget.
+`own` trajectories are sampled by each sparse actor itself; `dense` ones are sampled once by the
+dense policy and fed to every sparse actor, so that late length bins hold the same texts at every
+budget.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def schedule_settings(sparsity: SparsityConfig) -> dict[str, Any]:
 def budget_ladder(config: PointConfig, context: int) -> list[int]:
     """Budgets in tokens, whole pages, rising; the last one holds every page of the context.
 
-    Configured budgets are rounded up to pages. Otherwise the ladder is geometric from one page above
-    the reserved ones.
+    Configured budgets are rounded up to pages. Otherwise the ladder is geometric from one page
+    above the reserved ones.
 
     Raises:
         UserError: a configured budget is below the reserved pages.
@@ -66,7 +67,8 @@ def budget_ladder(config: PointConfig, context: int) -> list[int]:
     budgets = sorted({min(-(-b // size) * size, full) for b in wanted} | {full})
     if budgets[0] < least:
         raise UserError(
-            f"the budget {budgets[0]} is below the reserved pages ({least} tokens at page size {size})",
+            f"the budget {budgets[0]} is below the reserved pages "
+            f"({least} tokens at page size {size})",
             "calibrate.budgets",
         )
     return budgets

@@ -1,7 +1,7 @@
 """Stage `evaluate`: the trained policy on held-out prompts that training never looked at.
 
-The prompts follow those that training watched, so picking a peak cannot flatter this number. Dense and
-sparse rollouts are judged side by side, and acceptance is measured again.
+The prompts follow those that training watched, so picking a peak cannot flatter this number.
+Dense and sparse rollouts are judged side by side, and acceptance is measured again.
 """
 
 from __future__ import annotations

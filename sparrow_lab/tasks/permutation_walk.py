@@ -1,9 +1,9 @@
 """Permutation walk: a long, regular chain of thought with one far look-up per line.
 
 Prompt: `<bos>`, then the `pairs` shuffled links `k > v ;` of a random permutation, then
-`? s n :`. Answer: n lines `<step> <then> k > v ; c` (v = successor of k, the next k = v, c counts down
-to 0), then `# L <eos>` with the label that the last key stands for. About 180 tokens, of which one in
-seven is a look-up: acceptance falls with length, so schedules can hold tau.
+`? s n :`. Answer: n lines `<step> <then> k > v ; c` (v = successor of k, the next k = v, c counts
+down to 0), then `# L <eos>` with the label that the last key stands for. About 180 tokens, of
+which one in seven is a look-up: acceptance falls with length, so schedules can hold tau.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PermutationWalk:
     """See the module's docstring."""
 
     name = "permutation_walk"
-    stop_tokens = (sym.EOS,)
+    stop_tokens: tuple[int, ...] = (sym.EOS,)
 
     def __init__(self, config: TaskConfig) -> None:
         self.params = parse_params(PermutationWalkParams, config)
@@ -104,8 +104,8 @@ class PermutationWalk:
     def demonstration(
         self, prompt: Prompt, rng: np.random.Generator, wrong: float, give_up: float
     ) -> list[int]:
-        """A worked answer whose lines jump astray with probability `wrong` and which stops early, with
-        a guessed label, with probability `give_up` a line.
+        """A worked answer whose lines jump astray with probability `wrong` and which stops early,
+        with a guessed label, with probability `give_up` a line.
         """
         key: Walk = prompt.answer
         nodes = list(key.successor)

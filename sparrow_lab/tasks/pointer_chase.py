@@ -1,7 +1,7 @@
 """Pointer chasing: follow links through a shuffled table, one look-up far back per step.
 
-Prompt: `<bos>`, then `pairs` shuffled links `k > v ;`, then `? s :`. The links form `chains` chains,
-each ending in its own label; the asked chain has `hops_min` to `hops_max` links. Answer:
+Prompt: `<bos>`, then `pairs` shuffled links `k > v ;`, then `? s :`. The links form `chains`
+chains, each ending in its own label; the asked chain has `hops_min` to `hops_max` links. Answer:
 `s > a ; a > b ; ... > L ; # L <eos>`. Only the final label counts. Guessing among the labels in
 sight is right with probability 1 / chains, and giving up at once is a way to do so: that is how a
 policy collapses here.
@@ -37,7 +37,8 @@ class PointerChaseParams(BaseModel):
 
 @dataclass(frozen=True)
 class Chase:
-    """The answer key of one prompt: `nodes[i]` links to `values[i]`; the asked chain comes first."""
+    """The answer key of one prompt: `nodes[i]` links to `values[i]`; the asked chain comes
+    first."""
 
     nodes: tuple[int, ...]
     values: tuple[int, ...]
@@ -53,14 +54,15 @@ class PointerChase:
     """See the module's docstring."""
 
     name = "pointer_chase"
-    stop_tokens = (sym.EOS,)
+    stop_tokens: tuple[int, ...] = (sym.EOS,)
 
     def __init__(self, config: TaskConfig) -> None:
         self.params = parse_params(PointerChaseParams, config)
         p = self.params
         if p.hops_min > p.hops_max or p.hops_max > p.pairs - p.chains + 1:
             raise UserError(
-                f"hops {p.hops_min} to {p.hops_max} do not fit {p.pairs} pairs in {p.chains} chains",
+                f"hops {p.hops_min} to {p.hops_max} do not fit {p.pairs} pairs "
+                f"in {p.chains} chains",
                 "task.params",
             )
         self.max_new_tokens = config.max_new_tokens or 4 * p.max_hops + 4

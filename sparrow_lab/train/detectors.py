@@ -15,8 +15,8 @@ WINDOW = 5
 def collapsed(evaluations: Sequence[float], fall: float, floor: float | None, stay: int) -> bool:
     """Whether held-out evaluation fell from its running peak and stayed down.
 
-    True if each of the last `stay` evaluations is below (1 - fall) times the peak before it (or below
-    `floor`, if set). NaN counts as down: a policy that cannot be evaluated is not well. Fewer
+    True if each of the last `stay` evaluations is below (1 - fall) times the peak before it (or
+    below `floor`, if set). NaN counts as down: a policy that cannot be evaluated is not well. Fewer
     evaluations than stay + 1 are never a collapse.
     """
     if len(evaluations) < stay + 1:

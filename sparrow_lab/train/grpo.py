@@ -1,8 +1,8 @@
 """The GRPO objective on sparse rollouts (paper section 4).
 
 Samples come from the sparse actor, the update is of the dense policy. The gap between the two is
-corrected by a truncated importance weight (TIS): min(p_dense / p_rollout, cap) of the sampled token,
-detached, multiplied after the clip. Shape suffixes: N samples, X generated tokens.
+corrected by a truncated importance weight (TIS): min(p_dense / p_rollout, cap) of the sampled
+token, detached, multiplied after the clip. Shape suffixes: N samples, X generated tokens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def group_advantages(
 ) -> tuple[Tensor, float]:
     """Advantage of each sample within its group of `samples`.
 
-    Groups of equal rewards get exactly 0 and teach nothing. Returns the advantages [N] and the share of
-    such groups.
+    Groups of equal rewards get exactly 0 and teach nothing. Returns the advantages [N] and the
+    share of such groups.
     """
     grouped = rewards_N.view(-1, samples)
     centred = grouped - grouped.mean(dim=1, keepdim=True)

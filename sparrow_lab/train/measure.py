@@ -138,4 +138,5 @@ def counts_by_prompt(
     size = len(batch.prompts) * bins * ACCEPTANCE_BINS
     counts = np.bincount(index, minlength=size).astype(np.int64)
     sums = np.bincount(lengths // bin_width, weights=alpha, minlength=bins)
-    return counts.reshape(len(batch.prompts), bins, ACCEPTANCE_BINS), sums
+    shaped = counts.reshape(len(batch.prompts), bins, ACCEPTANCE_BINS)
+    return shaped, sums.astype(np.float64)

@@ -1,9 +1,9 @@
 """Dense forward passes over groups of samples that share a prompt.
 
 A group's samples lie one after the other behind a single copy of their prompt; a mask lets each see
-the prompt and itself. The prompt is computed once for many samples instead of once for each, which is
-most of the work when answers are short. How many samples share a row balances that against the
-attention over other samples' masked tokens.
+the prompt and itself. The prompt is computed once for many samples instead of once for each,
+which is most of the work when answers are short. How many samples share a row balances that
+against the attention over other samples' masked tokens.
 
 Shape suffixes: R rows, L tokens of a row, N samples, T generated tokens of the longest sample.
 """
