@@ -6,16 +6,13 @@ the point, so that a later edit of a file is another point and shows.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
-from sparrow_lab.config.schema import PointConfig, ReservedConfig
-from sparrow_lab.errors import UserError, nearest
+from sparrow_lab.config.schema import PointConfig, ReservedConfig, TaskConfig
+from sparrow_lab.errors import UserError
 from sparrow_lab.sweep.canonical import Config, form
 from sparrow_lab.sweep.content import Files
 from sparrow_lab.sweep.expand import Combination
-
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 _CHECKED = ("model", "task", "sparsity", "rollout", "calibrate")
 
@@ -59,6 +56,7 @@ class Resolver:
 
 
 def _model(config: Config, files: Files, where: Where) -> Config:
+    from sparrow_lab.models.shape import find_folder
     from sparrow_lab.models.tiny import TINY
 
     model: Config = dict(config["model"])
@@ -71,21 +69,22 @@ def _model(config: Config, files: Files, where: Where) -> Config:
                 f"'{config['task']['name']}'",
                 where("task.name"),
             )
-    folder = None if name in TINY else files.find(name)
+        folder = None
+    else:
+        folder = files.find(name)
+        if folder is None:
+            try:
+                folder = find_folder(name)
+            except UserError as error:
+                raise UserError(error.message, place) from None
     if folder is not None:
         if not (folder / "config.json").is_file():
             raise UserError(f"'{name}' is no model folder: it has no config.json", place)
-        fingerprint = files.fingerprint(folder)
-        _pinned(model["fingerprint"], fingerprint, name, place)
-        return {**model, "name": str(folder), "fingerprint": fingerprint}
+        folder = folder.resolve()
+        pinned = files.hash(folder, model["fingerprint"], place)
+        return {**model, "name": str(folder), "fingerprint": pinned}
     if model["fingerprint"] is not None:
         raise UserError(f"a fingerprint belongs to a local folder; '{name}' is none", place)
-    if name not in TINY and not _HUB_ID.fullmatch(name):
-        raise UserError(
-            f"found no model '{name}'{nearest(name, TINY)}; allowed: {', '.join(TINY)}, "
-            "a folder that exists, or a hub id such as Qwen/Qwen3-0.6B",
-            place,
-        )
     return model
 
 
@@ -99,25 +98,32 @@ def _task(config: Config, files: Files, where: Where) -> Config:
         raise UserError(f"the task {name} makes its own prompts and takes no 'dataset'", place)
     if name == "jsonl":
         path = files.require(dataset, "data file", place)
-        _pinned(task["sha256"], files.sha256(path), dataset, place)
-        return {**task, "dataset": str(path), "sha256": files.sha256(path)}
+        return {**task, "dataset": str(path), "sha256": files.hash(path, task["sha256"], place)}
     if task["sha256"] is not None:
         text = f"'sha256' belongs to a jsonl file; the task is {name}"
         raise UserError(text, where("task.sha256"))
-    if name != "reasoning_gym":
-        _built_in_params(config, where)
-    return task
+    return task if needs else _built_in(task, where)
 
 
-def _built_in_params(config: Config, where: Where) -> None:
-    """Have a built-in task check its own options; it needs no tokenizer for that."""
-    from sparrow_lab.tasks import make_task
+def _built_in(task: Config, where: Where) -> Config:
+    """Have a built-in task check its own options, and write its defaults out.
 
+    A default that a later version changes then makes another point, as it should.
+    """
+    from sparrow_lab.tasks.permutation_walk import PermutationWalk
+    from sparrow_lab.tasks.pointer_chase import PointerChase
+
+    kinds: dict[str, type[PointerChase] | type[PermutationWalk]] = {
+        "pointer_chase": PointerChase,
+        "permutation_walk": PermutationWalk,
+    }
     try:
-        make_task(PointConfig.model_validate(config).task)
+        made = kinds[task["name"]](TaskConfig.model_validate(task))
     except UserError as error:
         path = error.where or "task.params"
         raise UserError(f"{path}: {error.message}", where(path)) from None
+    params = made.params.model_dump(mode="json")
+    return {**task, "params": params, "max_new_tokens": made.max_new_tokens}
 
 
 def _rollout(config: Config, where: Where) -> None:
@@ -174,8 +180,8 @@ def _schedule(config: Config, kind: str, files: Files, where: Where) -> Config:
         return section
     if kind == "file":
         path = files.require(source["file"], "schedule file", place)
-        _pinned(source["sha256"], files.sha256(path), source["file"], place)
-        section = {**section, "schedule": {"file": str(path), "sha256": files.sha256(path)}}
+        pinned = files.hash(path, source["sha256"], place)
+        section = {**section, "schedule": {"file": str(path), "sha256": pinned}}
     sparsity = PointConfig.model_validate(config).sparsity
     try:
         made = load_preset(source["preset"]) if kind == "preset" else Schedule.load(path)
@@ -190,11 +196,3 @@ def _schedule(config: Config, kind: str, files: Files, where: Where) -> Config:
     except UserError as error:
         raise UserError(str(error), place) from None
     return section
-
-
-def _pinned(given: str | None, found: str, name: str, where: str) -> None:
-    if given is not None and given != found:
-        raise UserError(
-            f"the content of '{name}' has changed: its hash is {found[:12]}…, not {given[:12]}…",
-            where,
-        )

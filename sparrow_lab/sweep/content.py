@@ -6,14 +6,10 @@ runs. Ids take the content, so that a moved file is the same file and an edited 
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
+from sparrow_lab.config.content import check_pinned, content_hash
 from sparrow_lab.errors import UserError, nearest
-
-_WEIGHTS = {".safetensors", ".bin", ".gguf", ".pt"}
-_TEXTS = {".json", ".txt", ".model", ".jinja"}
-_EDGE = 1 << 16
 
 
 class Files:
@@ -21,8 +17,7 @@ class Files:
 
     def __init__(self, source_dir: Path) -> None:
         self.source_dir = Path(source_dir)
-        self._sha256: dict[Path, str] = {}
-        self._fingerprints: dict[Path, str] = {}
+        self._hashes: dict[Path, str] = {}
 
     def find(self, path: str) -> Path | None:
         """Return the absolute path of a file or folder that the sweep names, or None."""
@@ -44,33 +39,13 @@ class Files:
             f"there is no {what} '{path}' in {places}{nearest(Path(path).name, names)}", where
         )
 
-    def sha256(self, path: Path) -> str:
-        """Return the SHA-256 of a file, in hex."""
-        if path not in self._sha256:
-            with path.open("rb") as stream:
-                self._sha256[path] = hashlib.file_digest(stream, "sha256").hexdigest()
-        return self._sha256[path]
-
-    def fingerprint(self, folder: Path) -> str:
-        """Return a hash of a model folder: config and tokenizer whole, weights by their ends.
-
-        Weights can have many gigabytes, so only their size and 64 KiB from each end are
-        read: the header of a safetensors file and values of its last tensors are in there.
-        """
-        if folder not in self._fingerprints:
-            sha = hashlib.sha256()
-            for path in sorted(p for p in folder.iterdir() if p.is_file()):
-                if path.suffix in _TEXTS:
-                    sha.update(f"{path.name}\0{self.sha256(path)}\0".encode())
-                elif path.suffix in _WEIGHTS:
-                    sha.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-                    sha.update(_ends(path))
-            self._fingerprints[folder] = sha.hexdigest()[:32]
-        return self._fingerprints[folder]
-
-
-def _ends(path: Path) -> bytes:
-    with path.open("rb") as stream:
-        start = stream.read(_EDGE)
-        stream.seek(max(0, path.stat().st_size - _EDGE))
-        return start + stream.read(_EDGE)
+    def hash(self, path: Path, pinned: str | None, where: str | None) -> str:
+        """Return the hash of a file or model folder; UserError if it was pinned to another."""
+        if path not in self._hashes:
+            try:
+                self._hashes[path] = content_hash(path)
+            except OSError as error:
+                raise UserError(f"cannot read '{path}': {error.strerror}", where) from error
+        if pinned is not None and pinned != self._hashes[path]:
+            check_pinned(pinned, path, where)
+        return self._hashes[path]

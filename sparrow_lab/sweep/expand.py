@@ -175,7 +175,17 @@ class _Sections:
 
 
 def _swept(grid: Grid) -> list[tuple[str, ...]]:
-    """Return the swept places, in the order of the file, without repetition."""
+    """Return the swept places, in the order of the file, without repetition.
+
+    Options of a task that an axis sets together count one by one.
+    """
     choices = [choice for axis in grid.axes for choice in axis.choices]
     choices += [choice for choice, _ in grid.include]
-    return list(dict.fromkeys(field.keys for choice in choices for field in choice))
+    places: dict[tuple[str, ...], None] = {}
+    for choice in choices:
+        for field, setting in choice.items():
+            if field.keys == ("task", "params"):
+                places.update(dict.fromkeys((*field.keys, key) for key in setting.value))
+            else:
+                places[field.keys] = None
+    return list(places)

@@ -32,20 +32,20 @@ BASE: dict[str, Any] = {
 
 
 GOLDEN_TAU = {
-    "calibrate": "464ca5197ebab33d",
-    "schedule": "0c280253fbd52a30",
-    "train": "2905d5bd52fa055b",
-    "evaluate": "ca12ea62f6c159f5",
+    "calibrate": "48fdb7b605eb8836",
+    "schedule": "8857814ad024c789",
+    "train": "06e533801a4ff0ff",
+    "evaluate": "6ad528b34a40ea72",
 }
 GOLDEN_DENSE = {
-    "schedule": "39724f5964178ae2",
-    "train": "d38a9bfb06ec0b07",
-    "evaluate": "73a89267190f310e",
+    "schedule": "4bae0b01e5a20294",
+    "train": "c72e5acd4eb2e1f1",
+    "evaluate": "6048b0a3defa9cb8",
 }
 GOLDEN_BUDGET = {
-    "schedule": "b687162e43a5a9ea",
-    "train": "26c6af6ec2fae0f0",
-    "evaluate": "d8e96789db234b5d",
+    "schedule": "c043fe030c723206",
+    "train": "06d740a42557bcc0",
+    "evaluate": "db56632c48c1715a",
 }
 
 
@@ -325,3 +325,12 @@ def test_a_data_file_counts_by_its_content(tmp_path: Path) -> None:
     assert one == ids({**base, "task": {**task, "dataset": str(b)}})
     b.write_text('{"q": 2}\n')
     assert one["schedule"] != ids({**base, "task": {**task, "dataset": str(b)}})["schedule"]
+
+
+def test_a_tasks_defaults_are_written_out() -> None:
+    """So that a default that changes later makes another point, not a stale answer."""
+    written = changed("task.params", {"pairs": 16, "chains": 4})
+    assert ids(written) == ids(BASE)
+    point = plan(BASE).points[0]
+    assert point.config["task"]["params"]["pairs"] == 16
+    assert point.config["task"]["max_new_tokens"] == 36

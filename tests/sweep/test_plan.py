@@ -139,12 +139,12 @@ def test_labels() -> None:
         "train_prompts": 8,
         "calibrate_prompts": 32,
         "betas": "[0.9,0.99]",
-        "params": '{"pairs":12}',
+        "pairs": 12,
     }
     assert stage(made, "train")[0].label == first
     assert stage(made, "train")[1].label == {**first, "tau": "budget=64"}
     assert stage(made, "calibrate")[0].label == {
-        k: v for k, v in first.items() if k in {"model", "page_size", "calibrate_prompts", "params"}
+        k: v for k, v in first.items() if k in {"model", "page_size", "calibrate_prompts", "pairs"}
     }
     assert "seed" not in stage(made, "schedule")[0].label
 

@@ -23,7 +23,7 @@ def plan(folder: Path, text: str) -> Plan:
     ("text", "where", "words"),
     [
         ("model: {name: tiny-x}", "3:17", "no model 'tiny-x' (did you mean 'tiny-s'?)"),
-        ("model: {name: qwen}", "3:17", "a folder that exists, or a hub id such as"),
+        ("model: {name: qwen}", "3:17", "any local folder, or owner/name on the hub"),
         ("model: {name: ./gone}", "3:17", "no model './gone'"),
         ("model: {name: notes}", "3:17", "has no config.json"),
         ("model: {name: Org/m, fingerprint: ab}", "3:17", "fingerprint belongs to a local folder"),
@@ -42,7 +42,7 @@ def plan(folder: Path, text: str) -> Plan:
         (
             "{model: {name: a/b}, task: {name: jsonl, dataset: data.jsonl, sha256: 0a0a}}",
             "3:53",
-            "content of 'data.jsonl' has changed",
+            "data.jsonl' has changed since it was pinned",
         ),
         ("rollout: {temperature: 0}", "3:26", "found 0 (greedy)"),
         ("sparsity: {schedule: {budget: 32}}", "3:33", "the 3 reserved pages alone hold 48"),
