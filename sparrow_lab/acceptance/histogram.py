@@ -134,7 +134,7 @@ class AcceptanceHistogram:
         new = replace(
             self,
             counts=flat.reshape(size, ACCEPTANCE_BINS).astype(np.int64),
-            sums=np.bincount(rows, weights=acceptance, minlength=size),
+            sums=np.bincount(rows, weights=acceptance, minlength=size).astype(np.float64),
             prompts=prompts,
             kept_mass=float(lengths.size if kept_mass is None else np.sum(kept_mass)),
         )

@@ -1,0 +1,1 @@
+"""Models: built-in tiny ones, fetched ones, local folders, hub ids."""

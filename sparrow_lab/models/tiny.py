@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from sparrow_lab.errors import UserError, nearest
 
@@ -117,4 +117,4 @@ def load_tiny(
         folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", local_files_only=True
     )
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    return model.eval(), tokenizer
+    return model.eval(), cast(Any, tokenizer)

@@ -35,7 +35,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(WordLevel(dict(ID), unk_token="<pad>"))
-    core.pre_tokenizer = WhitespaceSplit()  # type: ignore[assignment]
+    core.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(
         tokenizer_object=core, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>"
     )

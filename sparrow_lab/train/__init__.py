@@ -1,0 +1,1 @@
+"""Training: GRPO on sparse rollouts, dense recompute, detectors, checkpoints."""
