@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from pydantic import BaseModel, ValidationError
+
+from sparrow_lab.config.grid import as_node
+from sparrow_lab.config.messages import from_validation
 from sparrow_lab.config.schema import PointConfig, ReservedConfig, TaskConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.sweep.canonical import Config, form
@@ -57,7 +61,7 @@ class Resolver:
 
 def _model(config: Config, files: Files, where: Where) -> Config:
     from sparrow_lab.models.shape import find_folder
-    from sparrow_lab.models.tiny import TINY
+    from sparrow_lab.models.tiny import TINY, asset_folder
 
     model: Config = dict(config["model"])
     name, place = model["name"], where("model.name")
@@ -69,6 +73,10 @@ def _model(config: Config, files: Files, where: Where) -> Config:
                 f"'{config['task']['name']}'",
                 where("task.name"),
             )
+        try:
+            asset_folder(name, model["warm_start"])
+        except UserError as error:
+            raise UserError(error.message, where("model.warm_start", "model.name")) from None
         folder = None
     else:
         folder = files.find(name)
@@ -106,19 +114,24 @@ def _task(config: Config, files: Files, where: Where) -> Config:
 
 
 def _built_in(task: Config, where: Where) -> Config:
-    """Have a built-in task check its own options, and write its defaults out.
+    """Check a built-in task's own options, and write its defaults out.
 
     A default that a later version changes then makes another point, as it should.
     """
-    from sparrow_lab.tasks.permutation_walk import PermutationWalk
-    from sparrow_lab.tasks.pointer_chase import PointerChase
+    from sparrow_lab.tasks import permutation_walk as walk
+    from sparrow_lab.tasks import pointer_chase as chase
 
-    kinds: dict[str, type[PointerChase] | type[PermutationWalk]] = {
-        "pointer_chase": PointerChase,
-        "permutation_walk": PermutationWalk,
-    }
+    kind: type[chase.PointerChase] | type[walk.PermutationWalk] = chase.PointerChase
+    options: type[BaseModel] = chase.PointerChaseParams
+    if task["name"] == "permutation_walk":
+        kind, options = walk.PermutationWalk, walk.PermutationWalkParams
     try:
-        made = kinds[task["name"]](TaskConfig.model_validate(task))
+        options.model_validate(task["params"], strict=True)
+        made = kind(TaskConfig.model_validate(task))
+    except ValidationError as problem:
+        node = as_node(task["params"], "task.params")
+        error = from_validation(problem, node, options, path=("task", "params"))
+        raise UserError(error.message, where(error.where)) from None
     except UserError as error:
         path = error.where or "task.params"
         raise UserError(f"{path}: {error.message}", where(path)) from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -226,3 +228,23 @@ def test_ten_thousand_points_are_planned_in_seconds(capsys: pytest.CaptureFixtur
         print(f" [10,000 combinations in {seconds:.1f} s]", end="")
     assert counts(made)["train"] == 2 * 5 * 10 * (1 + 2 * 49)
     assert seconds < 20
+
+
+def test_planning_and_preview_need_no_torch() -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from rich.console import Console
+from sparrow_lab.config.load import load_sweep
+from sparrow_lab.sweep.plan import make_plan
+from sparrow_lab.sweep.preview import render
+path = Path({str(ROOT / "experiments" / "threshold_search.yaml")!r})
+Console().print(render(make_plan(load_sweep(path), path.parent)))
+print("LOADED", *sorted({{m.split(".")[0] for m in sys.modules}}))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    loaded = set(done.stdout.rsplit("LOADED", 1)[1].split())
+    assert "sparrow_analysis" in loaded
+    assert not loaded & {"torch", "transformers", "mlflow", "datasets", "pandas", "matplotlib"}
