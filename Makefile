@@ -43,6 +43,8 @@ $(VENV)/.installed: pyproject.toml
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing the development tools into $(VENV); once."
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[gym]' \
+		|| echo "note: reasoning-gym could not be installed (it needs a C compiler and Python's headers); its tests are skipped"
 	@touch $@
 
 # ---------------------------------------------------------------- use
