@@ -142,8 +142,8 @@ class Launcher:
         plain: dict[str, State] = {i: s.state for i, s in self.states.items()}
         wanted = [p for p in self.plan.points if self._selected(p.id)]
         for point in queue.ready(wanted, plain):
-            if self.states[point.id].state not in queue.WAITING:
-                continue  # taken along by a job started in this turn
+            if any(point.id in job.points for job in self.jobs):
+                continue  # taken along by a job that was started in this turn
             held = self.breaker.holds(point.stage)
             if held:
                 self._hold(point, held)
@@ -197,9 +197,9 @@ class Launcher:
         """Take in the points that a job with several has finished so far."""
         for point_id in job.points[:-1]:
             if point_id in self.states and self.states[point_id].state != "done":
-                self._refresh(point_id)
-                if self.states[point_id].state != "done":
+                if self._unfinished(point_id):
                     return
+                self._refresh(point_id)
                 self._done(point_id)
 
     def _done(self, point_id: str) -> None:

@@ -60,6 +60,9 @@ def train(ctx: StageContext) -> dict[str, Any]:
     params = _begin(ctx)
     steps, seed = ctx.config.train.steps, ctx.config.seed
     step, value = _newest_checkpoint(ctx)
+    deaf = time.monotonic() + params.get("deaf", 0)
+    while time.monotonic() < deaf:
+        time.sleep(0.1)
     with EventWriter(ctx.attempt) as events:
         while step < steps:
             if ctx.should_stop():
@@ -88,24 +91,17 @@ def evaluate(ctx: StageContext) -> dict[str, Any]:
     return {"metrics": {"evaluate/reward": 2 * result["metrics"]["value"]}, "time": {}}
 
 
-def deaf(ctx: StageContext) -> dict[str, Any]:
-    """Never looks whether to stop."""
-    time.sleep(600)
-    return {"metrics": {}, "time": {}}
-
-
 def _begin(ctx: StageContext) -> dict[str, Any]:
     """Count the start in `starts` beside the attempts, then do as the point's options say."""
     params = ctx.config.task.params
     with (ctx.folder.path / "starts").open("a") as stream:
         stream.write(f"{ctx.attempt.number}\n")
+    if params.get("tell"):
+        print(f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS')}")
     if params.get("mistake"):
         raise UserError("page size 16 against 32", "schedule.json")
     if params.get("fail_first") and ctx.attempt.number <= params["fail_first"]:
         raise ValueError("not this time")
-    if params.get("returns_error"):
-        return_value: Any = ValueError("swallowed")
-        raise TypeError("caught inside") from return_value
     if params.get("always_fail") == ctx.point.stage:
         raise RuntimeError(f"broken for seed {ctx.config.seed}")
     time.sleep(params.get("pause", 0.0))
