@@ -1,0 +1,67 @@
+"""`sparrow-lab sync`: copy run folders into MLflow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from sparrow_lab.tracking.summary import SyncSummary
+
+
+def command(
+    sweep: str = typer.Argument(..., help="Name of a sweep, or its folder."),
+    follow: bool = typer.Option(False, "--follow", help="Go on until the sweep has ended."),
+    uri: str | None = typer.Option(
+        None, "--uri", help="MLflow tracking URI; by default SQLite beside the runs."
+    ),
+) -> None:
+    """Copy what is new of a sweep into MLflow.
+
+    Nothing is logged twice, and MLflow's database can be deleted: the next sync fills it
+    again. Ends with 1 when MLflow is locked or does not answer, or files could not be read.
+    """
+    from sparrow_lab.runs.layout import find_sweep
+    from sparrow_lab.sweep.lock import lock_owner
+    from sparrow_lab.tracking.follow import follow_sweep
+    from sparrow_lab.tracking.importer import Importer
+
+    folder = find_sweep(sweep)
+    show = Printer()
+    if follow:
+        total = follow_sweep(
+            folder, uri, busy=lambda: lock_owner(folder) is not None, report=show.summary
+        )
+    else:
+        total = Importer(folder, uri).run()
+        show.summary(total)
+    if not total.ok:
+        raise typer.Exit(1)
+
+
+class Printer:
+    """Prints each summary that did something, and each warning once until it has passed."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+        self._first = True
+
+    def summary(self, summary: SyncSummary) -> None:
+        """One line on stdout, notices and warnings on stderr."""
+        for notice in summary.notices:
+            self._once(f"note: {notice}")
+        for problem in summary.problems:
+            self._once(f"warning: {problem}")
+        if summary.warning is not None:
+            self._once(f"warning: {summary.warning}")
+            return
+        self._said = {text for text in self._said if not text.startswith("warning")}
+        if summary.changed or self._first:
+            typer.echo(summary.line())
+        self._first = False
+
+    def _once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            typer.echo(text, err=True)

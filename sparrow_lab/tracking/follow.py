@@ -1,0 +1,48 @@
+"""Import again and again until a sweep has ended; catch up after any absence of MLflow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.tracking.importer import Importer
+from sparrow_lab.tracking.summary import SyncSummary
+
+POLL_S = 5.0
+SETTLE_S = 15.0
+"""How long a sweep must have nothing left to run: a failed attempt may be tried again."""
+
+
+def follow_sweep(
+    sweep: SweepFolder,
+    uri: str | None = None,
+    poll_s: float = POLL_S,
+    settle_s: float = SETTLE_S,
+    busy: Callable[[], bool] | None = None,
+    report: Callable[[SyncSummary], None] | None = None,
+) -> SyncSummary:
+    """Import every `poll_s` seconds until the sweep has ended, and sum up.
+
+    Args:
+        busy: whether somebody will still start tasks (a launcher that lives); while it is
+            true the sweep has not ended.
+        report: called after each pass, with what that pass did.
+
+    A store that is down is tried again at each pass. The summary's `warning` is the last
+    pass's: None means that everything is in MLflow.
+    """
+    importer = Importer(sweep, uri)
+    total = SyncSummary(sweep.name, importer.store.uri, importer.experiment)
+    quiet_since: float | None = None
+    while True:
+        one = importer.run(wait_s=poll_s)
+        total.add(one)
+        if report is not None:
+            report(one)
+        over = one.ended and not (busy is not None and busy())
+        now = time.monotonic()
+        quiet_since = (quiet_since if quiet_since is not None else now) if over else None
+        if quiet_since is not None and now - quiet_since >= settle_s:
+            return total
+        time.sleep(poll_s)
