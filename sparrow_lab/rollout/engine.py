@@ -173,9 +173,10 @@ class _Run:
         most = max(len(p) for p in self.prompts)
         self.columns = -(-(most + longest) // size)
         rows = min(count, self.max_batch)
-        # private pages of every row, and the pages of as many prompts as can be open at once
+        # private pages of every row, and the pages of as many prompts as can be open at once: long
+        # samples of many prompts can be left together, and one more prompt waits to be begun
         private = -(-longest // size) + 1
-        shared = -(-most // size) * (min(len(self.prompts), -(-rows // self.samples) + 1))
+        shared = -(-most // size) * min(len(self.prompts), rows + 1)
         self.cache = PagedCache(
             dec.layers,
             rows * private + shared,
