@@ -58,6 +58,10 @@ class PagedCache:
     def free_pages(self) -> int:
         return len(self._free)
 
+    @property
+    def used_pages(self) -> int:
+        return len(self._users) - len(self._free)
+
     def take(self, count: int) -> list[int]:
         """Take pages from the free list, each with one user."""
         if count > len(self._free):

@@ -71,6 +71,8 @@ class RolloutEngine:
     def __init__(self, model: PreTrainedModel, schedule: Schedule, max_batch: int = 256) -> None:
         self.decoder = Decoder(model)
         self.max_batch = max_batch
+        self.pages_held = 0
+        """Cache pages that the last rollout did not give back; anything but 0 is a leak."""
         self.set_schedule(schedule)
 
     def set_schedule(self, schedule: Schedule) -> None:
@@ -126,6 +128,7 @@ class RolloutEngine:
                 if run.retire() and progress:
                     done = count - len(run.queue) - len(run.active.sample)
                     progress(done, count)
+        self.pages_held = run.cache.used_pages
         run.batch.seconds = time.perf_counter() - began
         return run.batch
 
