@@ -41,7 +41,7 @@ TAUS = {"sparsity.schedule": ["dense", {"tau": 0.5}, {"tau": 0.9}]}
     ("name", "expected"),
     [
         ("smoke", {"calibrate": 1, "schedule": 2, "train": 2, "evaluate": 2}),
-        ("threshold_search", {"calibrate": 4, "schedule": 14, "train": 28, "evaluate": 28}),
+        ("threshold_search", {"calibrate": 4, "schedule": 18, "train": 36, "evaluate": 36}),
     ],
 )
 def test_the_shipped_experiments_have_so_many_points(name: str, expected: dict[str, int]) -> None:

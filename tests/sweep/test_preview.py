@@ -38,10 +38,10 @@ def rows(shown: str) -> dict[str, list[str]]:
 def test_counts_by_stage_and_what_is_done(search: Plan) -> None:
     done = {p.id: "done" for p in search.points if p.stage == "calibrate"}
     lines = rows(text(search, done))
-    assert lines["threshold_search:"] == ["74", "points"]
+    assert lines["threshold_search:"] == ["94", "points"]
     shown = text(search, done)
     assert "calibrate       4     4       0" in shown
-    assert "all            74     4      70" in shown
+    assert "all            94     4      90" in shown
 
 
 def test_every_point_has_its_id_label_and_state(search: Plan) -> None:
@@ -55,7 +55,7 @@ def test_every_point_has_its_id_label_and_state(search: Plan) -> None:
 
 def test_long_stages_are_cut_and_say_so(search: Plan) -> None:
     shown = text(search, rows=5)
-    assert "... and 23 more" in shown
+    assert "... and 31 more" in shown
     assert shown.count("... and") == 3
 
 
