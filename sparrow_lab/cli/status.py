@@ -34,7 +34,8 @@ def command(
     from sparrow_lab.sweep.status import Status
 
     folder = find_sweep(sweep, runs)
-    console = Console()
+    # In a pipe or a file lines are not broken at 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 200)
     if json:
         while True:
             status = Status(folder)

@@ -109,14 +109,13 @@ def _choose(
     names = sorted({folder.name for folder, _ in found})
     if len(names) > 1:
         raise UserError(f"'{text}' is in {', '.join(names)}; say which with --sweep", "POINT")
-    if len({s.point.id for _, s in found}) > 1 and len(labels) > 1:
-        same_stage = {s.point.stage for _, s in found}
-        for stage in STAGE_INTEREST:
-            of_stage = [(f, s) for f, s in found if s.point.stage == stage]
-            if len(of_stage) == 1 and len(same_stage) > 1:
-                return of_stage[0]
-        shown = "; ".join(f"{s.point.id[:8]} {s.point.stage} {s.point.short()}" for _, s in found)
-        raise UserError(f"'{text}' means several points: {shown}", "POINT")
+    if len(labels) > 1:
+        stages = {state.point.stage for _, state in found}
+        main = next((stage for stage in STAGE_INTEREST if stage in stages), None)
+        found = [item for item in found if main in (None, item[1].point.stage)]
+        if len(found) > 1:
+            shown = "; ".join(f"{s.point.id[:8]} {s.point.short()}" for _, s in found[:8])
+            raise UserError(f"'{text}' means {len(found)} points: {shown}", "POINT")
 
     def interest(item: tuple[SweepFolder, PointState]) -> tuple[int, int]:
         state = item[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from sparrow_lab.errors import UserError, nearest
@@ -59,6 +60,25 @@ def find_points(points: Iterable[PlannedPoint], text: str) -> list[PlannedPoint]
         except UserError:
             return []
     return [p for p in points if len(text) >= 3 and p.id.startswith(text.lower())]
+
+
+def short_names(points: Iterable[PlannedPoint]) -> dict[str, str]:
+    """Each point's label by id, without the keys that are the same for all points.
+
+    A label that would have nothing left is shown whole.
+    """
+    points = list(points)
+    values: dict[str, set[str]] = {}
+    for point in points:
+        for key, value in point.label.items():
+            values.setdefault(key, set()).add(str(value))
+    telling = {key for key, found in values.items() if len(found) > 1}
+    return {
+        p.id: replace(p, label=kept).short()
+        if (kept := {k: v for k, v in p.label.items() if k in telling})
+        else p.short()
+        for p in points
+    }
 
 
 def _split(part: str) -> tuple[str, str, str]:

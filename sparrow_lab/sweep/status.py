@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 
 from sparrow_lab.runs.layout import SweepFolder, spelled
-from sparrow_lab.runs.plan import PlannedPoint
 from sparrow_lab.sweep.guards import default_parallel
 from sparrow_lab.sweep.lock import lock_owner
 from sparrow_lab.sweep.progress import Progress, progress_of, time_left
 from sparrow_lab.sweep.states import STATES, PointState, read_states
-from sparrow_lab.sweep.table import COLOURS, by_stage, heading, number, running_table
+from sparrow_lab.sweep.table import by_stage, heading, point_lines, running_table
 
 SHOWN_METRICS = ("acceptance/p05", "evaluate/reward", "evaluate/peak")
 
@@ -73,8 +69,7 @@ class Status:
             parts.append(running_table(self.states, self.running))
         quiet = () if everything else ("done", "planned", "running")
         rows = [s for s in self.states.values() if s.state not in quiet or s.same_as]
-        if rows:
-            parts.append(point_table(rows, self.states))
+        parts.extend(point_lines(rows, self.states))
         return Group(*parts)
 
     def _point_json(self, state: PointState) -> dict[str, Any]:
@@ -102,38 +97,6 @@ class Status:
                 "evaluate/reward": progress.evaluation,
             },
         }
-
-
-def point_table(rows: list[PointState], states: Mapping[str, PointState]) -> Table:
-    """One row a point: state, stage, label, id, last evaluation, and why or same as what."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("state", no_wrap=True)
-    table.add_column("stage", no_wrap=True)
-    table.add_column("point", no_wrap=True, overflow="ellipsis")
-    table.add_column("id", no_wrap=True)
-    table.add_column("evaluation", justify="right", no_wrap=True)
-    table.add_column("", overflow="fold")
-    for state in rows:
-        point = state.point
-        value = ((state.result or {}).get("metrics") or {}).get("evaluate/reward")
-        evaluation = number(float(value)) if value is not None else ""
-        table.add_row(
-            f"[{COLOURS[state.state]}]{state.state}[/]",
-            point.stage,
-            escape(point.short()),
-            point.id[:8],
-            evaluation,
-            escape(same_text(state, states) or state.reason),
-        )
-    return table
-
-
-def same_text(state: PointState, states: Mapping[str, PointState]) -> str:
-    """`same as tau=0.9,seed=0`; empty for a point that ran itself."""
-    if not state.same_as:
-        return ""
-    other: PlannedPoint | None = states[state.same_as].point if state.same_as in states else None
-    return f"same as {other.short()} ({other.id[:8]})" if other else f"same as {state.same_as}"
 
 
 def _attempt(result: dict[str, Any] | None) -> int:

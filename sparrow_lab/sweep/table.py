@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparrow_lab.sweep.progress import Progress, spell_time
+from sparrow_lab.sweep.select import short_names
 from sparrow_lab.sweep.states import STATES, PointState, State
 
 COLOURS: dict[State, str] = {
@@ -40,8 +41,9 @@ def overview(
     if running:
         parts.append(running_table(states, running))
     bad = [s for s in states.values() if s.state in ("failed", "lost")]
-    if bad:
-        parts.append(problem_table(bad[:MOST_PROBLEMS], len(bad)))
+    parts.extend(point_lines(bad[:MOST_PROBLEMS], states))
+    if len(bad) > MOST_PROBLEMS:
+        parts.append(Text(f"and {len(bad) - MOST_PROBLEMS} more"))
     return Group(*parts)
 
 
@@ -86,11 +88,11 @@ def running_table(states: Mapping[str, PointState], running: Mapping[str, Progre
     for column in ("step", "p5", "evaluation", "left"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="ellipsis", style="dim")
+    names = short_names(s.point for s in states.values())
     for point_id, progress in list(running.items())[:MOST_RUNNING]:
-        point = states[point_id].point
         table.add_row(
-            escape(point.short()),
-            point.stage,
+            escape(names[point_id]),
+            states[point_id].point.stage,
             ProgressBar(total=max(1, progress.total), completed=progress.done, width=16),
             f"{progress.done}/{progress.total}" if progress.total else "",
             number(progress.p05),
@@ -101,19 +103,28 @@ def running_table(states: Mapping[str, PointState], running: Mapping[str, Progre
     return table
 
 
-def problem_table(bad: list[PointState], total: int) -> Table:
-    """One row a failed or lost point, with its cause."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(style="red", no_wrap=True)
-    table.add_column(no_wrap=True, overflow="ellipsis")
-    for state in bad:
-        table.add_row(
-            f"{state.state} {state.point.stage}",
-            escape(f"{state.point.short()} ({state.point.id}): {state.reason}"),
-        )
-    if total > len(bad):
-        table.add_row("", f"and {total - len(bad)} more")
-    return table
+def point_lines(rows: list[PointState], states: Mapping[str, PointState]) -> list[Text]:
+    """One line a point: state, stage, label, id, last evaluation, and why or same as what."""
+    names = short_names(s.point for s in states.values())
+    lines = []
+    for state in rows:
+        point = state.point
+        line = Text(f"{state.state:<11} ", style=COLOURS[state.state])
+        line.append(f"{point.stage:<9} {names[point.id]} ({point.id[:8]})", style="default")
+        value = ((state.result or {}).get("metrics") or {}).get("evaluate/reward")
+        if value is not None:
+            line.append(f"  evaluation {number(float(value))}", style="default")
+        why = same_text(state, names) or state.reason
+        line.append(f": {why}" if why else "", style="default")
+        lines.append(line)
+    return lines
+
+
+def same_text(state: PointState, names: Mapping[str, str]) -> str:
+    """`same as tau=0.9,seed=0 (1f3a5b7c)`; empty for a point that ran itself."""
+    if not state.same_as:
+        return ""
+    return f"same as {names.get(state.same_as, '')} ({state.same_as[:8]})"
 
 
 def number(value: float | None) -> str:
