@@ -1,0 +1,1 @@
+"""A sweep: planned from its file, launched, watched, resumed. No torch, no MLflow."""
