@@ -39,7 +39,10 @@ FILES: dict[str, tuple[bytes | str, str]] = {
         "name: a\nbase: {sparsity: {page_size: 64, schedule: {budget: 128}}}\n",
         ":2:53: sparsity.schedule.budget: found 128, but at page size 64 the 3 reserved pages",
     ),
-    "model": ("name: a\nbase: {model: {name: tiny-x}}\n", ":2:22: no model 'tiny-x' (did you mean 'tiny-s'?)"),
+    "model": (
+        "name: a\nbase: {model: {name: tiny-x}}\n",
+        ":2:22: no model 'tiny-x' (did you mean 'tiny-s'?)",
+    ),
     "params": ("name: a\nbase: {task: {params: {pears: 1}}}\n", "(did you mean 'pairs'?)"),
     "axis": ("name: a\nsweep: {axes: {sede: [1]}}\n", ":2:16: there is no field 'sede' (did you"),
     "empty axis": ("name: a\nsweep: {axes: {seed: []}}\n", ":2:16: the axis 'seed' has no values"),
