@@ -10,8 +10,6 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sparrow_lab.config.schema import PointConfig
-
 
 def command(
     model: Annotated[str, typer.Option(help="Built-in name, local folder or hub id.")],
@@ -32,6 +30,7 @@ def command(
     """
     from rich.console import Console
 
+    from sparrow_lab.config.load import load_base
     from sparrow_lab.errors import UserError
     from sparrow_lab.runs.atomic import write_bytes, write_json
 
@@ -40,7 +39,7 @@ def command(
         f"base.sparsity.page_size={page_size}",
         *(set_ or []),
     ]
-    point = _point(config, overrides)
+    point = load_base(config, overrides)
     if out.exists() and not out.is_dir():
         raise UserError("is a file; name a folder", f"--out {out}")
 
@@ -68,20 +67,6 @@ def command(
     write_json(out / "curve.json", curve)
     Console().print(_table(curve))
     Console().print(f"wrote {out / 'curve.json'} and {out / 'acceptance.parquet'}", soft_wrap=True)
-
-
-def _point(config: Path | None, overrides: list[str]) -> PointConfig:
-    """The `base` of an experiment file, or the defaults, with the options applied."""
-    import tempfile
-
-    from sparrow_lab.config.load import load_sweep
-
-    if config is not None:
-        return load_sweep(config, overrides).base
-    with tempfile.TemporaryDirectory() as folder:
-        bare = Path(folder) / "defaults.yaml"
-        bare.write_text("name: calibrate\n")
-        return load_sweep(bare, overrides).base
 
 
 def _table(curve: dict[str, Any]) -> Table:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparrow_lab.config.content import check_pinned
 from sparrow_lab.config.schema import Budget, Dense, PointConfig, Preset, ScheduleFile, Tau
 from sparrow_lab.models.load import load_model
 from sparrow_lab.runs.atomic import read_json
@@ -49,7 +50,8 @@ def make_schedule(config: PointConfig, curve_path: Path | None) -> tuple[Schedul
                 curve, tau, config.calibrate.rule, **settings, model=model, name=f"tau={tau:g}"
             )
             return choice.schedule, choice
-        case ScheduleFile(file=file):
+        case ScheduleFile(file=file, sha256=planned):
+            check_pinned(planned, Path(file), "sparsity.schedule.file")
             schedule = Schedule.load(Path(file))
         case Preset(preset=preset):
             from sparrow_lab.sparsity.presets import load_preset
