@@ -1,0 +1,1 @@
+"""Figures from frames: each function returns a matplotlib figure and keeps no state."""

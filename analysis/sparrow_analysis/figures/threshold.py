@@ -1,0 +1,168 @@
+"""The main figure: which runs collapsed, against the statistic, with the threshold found."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from sparrow_analysis.figures import style
+from sparrow_analysis.frames import STATISTIC_NAMES, records
+from sparrow_analysis.threshold import Threshold, decided
+from sparrow_analysis.verdicts import DECIDED
+
+_SHOWN = (*DECIDED, "censored")
+
+
+def threshold_figure(runs: pd.DataFrame, threshold: Threshold) -> Figure:
+    """Share of runs that collapsed against the statistic, and below it every run by setting.
+
+    Args:
+        runs: as `verdicts` makes them; dense runs are drawn as a row of controls.
+    """
+    name = threshold.statistic
+    shown = runs[runs["verdict"].isin(_SHOWN) & runs[name].notna()]
+    rows = _rows(shown)
+    with style.styled():
+        figure = style.new_figure(7.2, 2.45 + 0.36 * max(len(rows), 2))
+        if shown.empty:
+            style.empty_note(figure.subplots(), "no run with a verdict and a measured schedule yet")
+            return figure
+        heights = [1.35, 0.32 * max(len(rows), 2)]
+        top, below = figure.subplots(2, 1, sharex=True, height_ratios=heights)
+        _share(top, runs, threshold)
+        _strip(below, shown, rows, name)
+        _band(top, below, threshold)
+        low = float(shown[name].min())
+        if name == "p05":
+            low = min(low, float(shown["p05_low"].fillna(low).min()))
+        right = max(1.0, float(shown[name].max()))
+        below.set_xlim(low - 0.04 * (right - low) - 0.002, right + 0.02 * (right - low) + 0.001)
+        below.set_xlabel(
+            f"{STATISTIC_NAMES.get(name, name)} of acceptance of the initial policy, "
+            "under the run's own schedule, on fresh prompts"
+        )
+        _legend(figure, shown)
+    return figure
+
+
+def _rows(shown: pd.DataFrame) -> list[str]:
+    """Settings from the top; the controls last."""
+    sparse = list(dict.fromkeys(shown.loc[~shown["dense"], "group"]))
+    controls = list(dict.fromkeys(shown.loc[shown["dense"], "group"]))
+    return [*sparse, *(f"{g} · dense" if g else "dense" for g in controls)]
+
+
+def _share(axes: Axes, runs: pd.DataFrame, threshold: Threshold) -> None:
+    table = decided(runs, threshold.statistic)
+    cells = table.groupby(["group", "level"], sort=False).agg(
+        x=(threshold.statistic, "mean"), share=("collapsed", "mean"), runs=("collapsed", "size")
+    )
+    axes.scatter(
+        cells["x"],
+        cells["share"],
+        s=14 + 9 * cells["runs"],
+        facecolor=style.MUTED,
+        edgecolor="none",
+        alpha=0.55,
+        zorder=3,
+        clip_on=False,
+    )
+    if threshold.kind == "threshold":
+        axes.plot(threshold.curve["x"], threshold.curve["chance"], color=style.INK, zorder=4)
+    axes.set_ylim(-0.06, 1.06)
+    axes.set_yticks([0, 0.5, 1], ["0", "½", "1"])
+    axes.set_ylabel("share of runs\nthat collapsed")
+    axes.set_title("Collapse against the tail of acceptance")
+
+
+def _strip(axes: Axes, shown: pd.DataFrame, rows: list[str], name: str) -> None:
+    for y, row in enumerate(rows):
+        mine = shown[_row_of(shown) == row]
+        axes.axhline(y, color=style.FAINT, lw=0.6, zorder=0)
+        for _, cell in mine.groupby("level", sort=False):
+            if name == "p05" and cell["p05_low"].notna().all():
+                ends = cell[["p05_low", "p05_high"]].mean()
+                axes.plot(ends, [y, y], color=style.MUTED, lw=0.9, alpha=0.6, zorder=1)
+            offsets = style.jitter(len(cell), min(0.6, 0.24 * (len(cell) - 1)))
+            ordered = records(cell.sort_values("verdict"))
+            for run, offset in zip(ordered, offsets, strict=True):
+                _dot(axes, float(run[name]), y + float(offset), str(run["verdict"]))
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+
+
+def _row_of(shown: pd.DataFrame) -> pd.Series:
+    dense = shown["group"].map(lambda g: f"{g} · dense" if g else "dense")
+    return shown["group"].where(~shown["dense"], dense)
+
+
+def _dot(axes: Axes, x: float, y: float, verdict: str) -> None:
+    colour = style.VERDICT_COLOURS[verdict]
+    if verdict == "censored":
+        axes.scatter([x], [y], s=20, marker="x", color=colour, lw=1.1, zorder=3)
+        return
+    filled = verdict == "collapsed"
+    axes.scatter(
+        [x],
+        [y],
+        s=24,
+        facecolor=colour if filled else style.PAPER,
+        edgecolor=colour,
+        lw=1.2,
+        zorder=4 if filled else 3,
+        clip_on=False,
+    )
+
+
+def _band(top: Axes, below: Axes, threshold: Threshold) -> None:
+    if threshold.kind != "threshold":
+        return
+    left, right = 0.0 if math.isinf(threshold.low) else threshold.low, threshold.high
+    right = 1.0 if math.isinf(right) else right
+    for axes in (top, below):
+        axes.axvspan(left, right, color="#7b6fd0", alpha=0.16, lw=0, zorder=0)
+        axes.axvline(threshold.value, color="#5b4fb5", lw=1.3, zorder=1)
+    digits = 2 if right - left >= 0.03 else 3
+    top.annotate(
+        f"{threshold.value:.{digits}f}",
+        (threshold.value, 1.06),
+        xytext=(0, 2),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        color="#5b4fb5",
+        fontsize=9,
+        fontweight="bold",
+    )
+
+
+def _legend(figure: Figure, shown: pd.DataFrame) -> None:
+    axes = figure.axes[1]
+    present = [v for v in _SHOWN if shown["verdict"].eq(v).any()]
+    handles: list[Artist] = []
+    for verdict in present:
+        colour = style.VERDICT_COLOURS[verdict]
+        face = colour if verdict == "collapsed" else style.PAPER
+        cross: dict[str, Any] = {"marker": "x", "color": colour, "lw": 1.1}
+        dot: dict[str, Any] = {"facecolor": face, "edgecolor": colour, "lw": 1.2}
+        kind = cross if verdict == "censored" else dot
+        count = int(shown["verdict"].eq(verdict).sum())
+        handles.append(axes.scatter([], [], s=24, label=f"{verdict} ({count})", **kind))
+    bar = axes.plot([], [], color=style.MUTED, lw=0.9, alpha=0.6, label="95 % interval of p5")
+    if "p05_low" in shown and shown["p05_low"].notna().any():
+        handles += bar
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        ncols=len(handles),
+        handletextpad=0.4,
+        columnspacing=1.6,
+    )
