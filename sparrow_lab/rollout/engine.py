@@ -112,22 +112,27 @@ class RolloutEngine:
 
         Raises:
             UserError: a prompt is empty, or prompt and answer pass the model's context.
+            ValueError: `forced` does not hold one answer a sample, or an empty one.
         """
         began = time.perf_counter()
         count = len(prompts) * samples
         ids = np.arange(count, dtype=np.int64) if sample_ids is None else sample_ids
         longest = max((len(f) for f in forced), default=0) if forced else max_new_tokens
         self._check(prompts, longest)
+        if forced is not None and (len(forced) != count or not all(len(f) for f in forced)):
+            raise ValueError(f"forced needs one answer, not empty, for each of {count} samples")
         run = _Run(self, prompts, samples, rollout, longest, stop_tokens, seed, ids, forced)
         run.allocate(keep_hidden)
-        done = 0
+
+        def tell(ended: int) -> None:
+            if ended and progress:
+                progress(count - len(run.queue) - len(run.active.sample), count)
+
         while run.queue or len(run.active.sample):
-            run.admit()
+            tell(run.admit())
             while len(run.active.sample) and (not run.queue or not run.room()):
                 run.step()
-                if run.retire() and progress:
-                    done = count - len(run.queue) - len(run.active.sample)
-                    progress(done, count)
+                tell(run.retire())
         self.pages_held = run.cache.used_pages
         run.batch.seconds = time.perf_counter() - began
         return run.batch
@@ -212,13 +217,16 @@ class _Run:
         """Whether a queued sample can start now."""
         return bool(self.queue) and len(self.active.sample) < self.max_batch
 
-    def admit(self) -> None:
-        """Start queued samples while rows are free, prefilling prompts as they come up."""
+    def admit(self) -> int:
+        """Start queued samples while rows are free, prefilling prompts as they come up.
+
+        Returns how many ended at once.
+        """
         starts: list[int] = []
         while self.queue and len(self.active.sample) + len(starts) < self.max_batch:
             starts.append(self.queue.popleft())
         if not starts:
-            return
+            return 0
         fresh = sorted({s // self.samples for s in starts} - self.ready.keys())
         self._prefill([p for p in fresh if p not in self.ready])
         hidden = torch.stack([self.ready[s // self.samples].hidden for s in starts])
@@ -235,7 +243,7 @@ class _Run:
         a.length = np.concatenate([a.length, length])
         a.generated = np.concatenate([a.generated, np.ones(len(starts), np.int64)])
         a.token_B = torch.cat([a.token_B.to(tokens_B.device), tokens_B])
-        self.retire()
+        return self.retire()
 
     def _prefill(self, fresh: list[int]) -> None:
         """Dense pass over new prompts, in one batch padded on the right."""
@@ -355,12 +363,12 @@ class _Run:
         a, batch = self.active, self.batch
         if not len(a.sample):
             return 0
+        cap = np.full(len(a.sample), self.longest, np.int64)
+        stopped = torch.isin(a.token_B, self.stop.to(a.token_B.device)).cpu().numpy()
         if self.forced is not None:
+            # a given answer ends where it ends, whatever it holds
             cap = np.array([len(self.forced[s]) for s in a.sample], np.int64)
-            stopped = np.zeros(len(a.sample), bool)
-        else:
-            cap = np.full(len(a.sample), self.longest, np.int64)
-            stopped = torch.isin(a.token_B, self.stop.to(a.token_B.device)).cpu().numpy()
+            stopped &= a.generated >= cap
         over = stopped | (a.generated >= cap)
         if not over.any():
             return 0
