@@ -153,7 +153,7 @@ class Reference:
                 seen = np.ones(len(k_TKD), bool)
                 if rules is not None and i >= rules.dense_layers:
                     seen = visible(mine, k_TKD[:, j], rules)
-                    skipped += int(math.ceil(int((~seen).sum()) / rules.page_size))
+                    skipped += math.ceil(int((~seen).sum()) / rules.page_size)
                 for h in range(group):
                     out[j * group + h] = _attend(mine[h], k_TKD[:, j], v_TKD[:, j], seen)
             x = x + self.weights[f"{_at(i)}self_attn.o_proj.weight"] @ out.reshape(-1)
