@@ -48,14 +48,13 @@ def cells(rows: Iterable[Row]) -> list[Cell]:
     seen: dict[str, int] = {}
     for step, when, _, metrics in sorted(rows, key=lambda row: row[0]):
         time = round(when * 1000)
-        for name in sorted(metrics):
-            value = float(metrics[name])
+        for name, value in metrics.items():
             if not math.isfinite(value):
                 name = (NONFINITE + name)[:MAX_NAME]
                 seen[name] = seen.get(name, 0) + 1
                 value = float(seen[name])
             result.append(Cell(step, name, value, time))
-    return result
+    return sorted(result)
 
 
 def of_result(metrics: Mapping[str, object], known: set[str], step: int, when: float) -> Row | None:

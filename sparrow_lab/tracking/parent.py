@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.tracking.params import Names, short
-from sparrow_lab.tracking.tags import FOLDER, KIND, NOTE, SWEEP
+from sparrow_lab.tracking.tags import FOLDER, KIND, NOTE, SOURCE, SWEEP, user
 from sparrow_lab.tracking.task import Status, Task
 
 SHOWN_FAILURES = 20
@@ -55,8 +55,8 @@ def parent_tags(sweep: SweepFolder, plan: Plan, tasks: Sequence[Task]) -> dict[s
         FOLDER: str(sweep.path.absolute()),
         "sparrow.done": f"{counts['FINISHED']} of {len(plan.points)}",
         "sparrow.failed": str(counts["FAILED"]),
-        "mlflow.source.name": "sparrow-lab",
-        "mlflow.source.type": "JOB",
+        **SOURCE,
+        "mlflow.user": user(),
         NOTE: parent_note(plan, tasks),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import time
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +20,7 @@ FAILURE, ATTEMPTS, ALIAS, NAMES = (
 )
 FOLDER = "sparrow.folder"
 PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"
+SOURCE = {"mlflow.source.name": "sparrow-lab", "mlflow.source.type": "JOB"}
 MAX_TEXT = 4000
 SHOWN_ATTEMPTS = 20
 
@@ -54,8 +56,8 @@ def task_tags(
         FOLDER: str(task.folder.path.absolute()),
         ATTEMPTS: str(len(task.attempts)),
         "sparrow.stage": point.stage,
-        "mlflow.source.name": "sparrow-lab",
-        "mlflow.source.type": "JOB",
+        **SOURCE,
+        "mlflow.user": user(),
         NOTE: note(task, plan, names, same),
     }
     tags.update({f"sparrow.needs.{stage}": other for stage, other in point.needs.items()})
@@ -68,6 +70,14 @@ def task_tags(
     if same:
         tags[NAMES] = short(", ".join(names(plan[other]) for other in same), MAX_TEXT)
     return tags
+
+
+def user() -> str:
+    """Who imports: MLflow shows it as the owner of the runs."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for its user
+        return "unknown"
 
 
 def attempt_line(attempt: AttemptFolder, task: Task) -> str:
