@@ -113,9 +113,9 @@ class Launcher:
                 self.states[state.point.id] = PointState(state.point, "planned")
         self.jobs = find_live_jobs(self.sweep, self.plan, self.notes)
         for job in self.jobs:
-            self._mark(job.points, "running", "found running")
-            at = [i for i in job.points if i in self.states and self._unfinished(i)]
-            self.view.note("found", [self._point(i) for i in at[:1]])
+            at = [i for i in job.points if i in self.states and self._unfinished(i)][:1]
+            self._mark(at, "running", "found running")
+            self.view.note("found", [self._point(i) for i in at])
 
     def _read_news(self) -> None:
         """Follow what other commands wrote: points cancelled or sent to be tried again."""
@@ -188,7 +188,7 @@ class Launcher:
         self._ledger.append_all([{"event": "submitted", "point": i, "token": token} for i in ids])
         threads = max(threads_of(p) for p in points)
         self.jobs.append(start_job(self.sweep, token, ids, threads, self.stages))
-        self._mark(ids, "running")
+        self._mark(ids[:1], "running")
         self.view.note("started", points[:1])
 
     # ------------------------------------------------------------------ ending
@@ -201,6 +201,7 @@ class Launcher:
                     return
                 self._refresh(point_id)
                 self._done(point_id)
+                self._mark(job.points[job.points.index(point_id) + 1 :][:1], "running")
 
     def _done(self, point_id: str) -> None:
         state = self.states[point_id]

@@ -77,6 +77,7 @@ class LiveView:
         self._started = False
         self._drawn = 0.0
         self._said = ""
+        self._last: tuple[SweepFolder, Mapping[str, PointState], Options] | None = None
 
     def note(self, kind: str, points: Sequence[PlannedPoint], reason: str = "") -> None:
         """Print a line above the table for what a user should notice."""
@@ -94,6 +95,7 @@ class LiveView:
         options: Options,
     ) -> None:
         """Redraw when the last drawing is half a second old."""
+        self._last = (sweep, states, options)
         if time.monotonic() - self._drawn < REFRESH_S:
             return
         self._drawn = time.monotonic()
@@ -114,8 +116,11 @@ class LiveView:
             self.console.print(f"[bold yellow]{text}[/]", highlight=False)
 
     def close(self) -> None:
-        """Leave the last table on the screen."""
-        if self._started:
+        """Leave the last state on the screen."""
+        if self._started and self._last is not None:
+            sweep, states, options = self._last
+            table = overview(sweep.name, chosen(states, options), {}, None)
+            self._live.update(table, refresh=True)
             self._live.stop()
 
 

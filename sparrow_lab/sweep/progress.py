@@ -59,7 +59,7 @@ def _left(attempt: AttemptFolder, done: int, total: int, begun: float, seen: flo
     if done <= first_step or total <= done or seen <= first_time:
         return 0.0 if total and done >= total else None
     pace = (seen - first_time) / (done - first_step)
-    return max(0.0, pace * (total - done) - (time.time() - seen))
+    return max(0.0, pace * (total - done) - max(0.0, time.time() - seen))
 
 
 def _first_event(attempt: AttemptFolder) -> tuple[int, float] | None:
@@ -113,8 +113,8 @@ def spell_time(seconds: float | None) -> str:
     minutes = round(whole / 60)
     if minutes < 90:
         return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 48:
+    if minutes < 48 * 60:
+        hours, minutes = divmod(minutes, 60)
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-    days, hours = divmod(hours, 24)
+    days, hours = divmod(round(minutes / 60), 24)
     return f"{days} d {hours} h" if hours else f"{days} d"

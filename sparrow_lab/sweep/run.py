@@ -132,6 +132,7 @@ def _finish(console: Console, tracker: Tracker, stopped: bool) -> None:
     if stopped:
         tracker.stop()
         return
+    _say(console, "bringing MLflow up to date")
     warning = tracker.finish()
     if warning:
         _say(console, f"warning: {warning}")

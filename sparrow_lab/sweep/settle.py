@@ -11,16 +11,16 @@ from sparrow_lab.runs.process import this_process
 from sparrow_lab.sweep.jobs import Job
 
 Outcome = Literal["ended", "quiet", "not begun"]
-"""ended: a result or a failure record is there. quiet: the worker left before its first
-point, as it was asked to. not begun: the job never came to this point."""
+"""ended: a result or a failure record is there. quiet: the worker left before this point,
+its next one. not begun: the job never came near this point."""
 
 
 def settle(job: Job, timeout_min: float) -> dict[str, Outcome]:
     """The outcome of each point of a job whose processes are gone.
 
     An attempt without a result or a record gets one: `timeout` or `interrupted` when the
-    launcher ended it, else `lost`. A worker that died before it claimed anything (it
-    could not even be imported) gets an attempt with an `error`, so that it is counted.
+    launcher ended it, else `lost`. So does a worker that died before it claimed anything:
+    `error` when it could not be started (a broken installation), `lost` when it was killed.
     """
     outcomes: dict[str, Outcome] = {}
     for point_id in job.points:
@@ -32,16 +32,27 @@ def settle(job: Job, timeout_min: float) -> dict[str, Outcome]:
         if attempt is not None:
             _record_end(job, attempt, point_id, timeout_min)
             outcomes[point_id] = "ended"
-        elif job.stop_reason or _returned(job):
+        elif job.stop_reason or job.attempts() or _returned(job) == "success":
             outcomes[point_id] = "quiet"
         else:
-            attempt = folder.new_attempt({**this_process(), "pid": 0, "token": job.token})
-            message = job.last_words() or "the worker ended before it had begun"
-            attempt.write_failure("error", message, "StartFailed", job.full_log())
-            _tell(job, attempt, point_id, "failed", message)
+            _record_start(job, point_id)
             outcomes[point_id] = "ended"
         break  # later points need this one
     return {point_id: outcomes.get(point_id, "not begun") for point_id in job.points}
+
+
+def _record_start(job: Job, point_id: str) -> None:
+    """Claim an attempt for a worker that never came to claim one, and write why."""
+    attempt = job.sweep.point(point_id).new_attempt(
+        {**this_process(), "pid": 0, "token": job.token}
+    )
+    if _returned(job) == "error":
+        message = job.last_words()
+        attempt.write_failure("error", message, "StartFailed", job.full_log())
+    else:
+        message = job.last_words() or "the worker was killed before it had begun"
+        attempt.write_failure("lost", message, "", job.full_log())
+    _tell(job, attempt, point_id, "failed", message)
 
 
 def _record_end(job: Job, attempt: AttemptFolder, point_id: str, timeout_min: float) -> None:
@@ -66,12 +77,12 @@ def _tell(job: Job, attempt: AttemptFolder, point_id: str, event: str, message: 
     ledger.append(event, point=point_id, attempt=attempt.number, message=message)
 
 
-def _returned(job: Job) -> bool:
-    """Whether submitit saw the worker's function return, rather than raise or die."""
+def _returned(job: Job) -> str:
+    """What submitit saw of the worker's function: `success`, `error`, or nothing (killed)."""
     for path in (job.sweep.jobs / job.token).glob("*_result.pkl") if job.token else ():
         try:
             outcome, _ = pickle.loads(path.read_bytes())
         except (OSError, ValueError, EOFError, TypeError, pickle.UnpicklingError):
             continue
-        return bool(outcome == "success")
-    return False
+        return str(outcome)
+    return ""

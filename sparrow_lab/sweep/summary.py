@@ -48,6 +48,8 @@ def closing_lines(name: str, states: Mapping[str, PointState], stopped: int = 0)
             f"'sparrow-lab logs ID' shows a failure whole; "
             f"'sparrow-lab retry {name} --failed' tries these again"
         )
+    if counts["lost"]:
+        lines.append("the same command tries lost points again")
     if counts["cancelled"]:
         lines.append(f"'sparrow-lab retry {name} --cancelled' takes cancelled points up again")
     if stopped:

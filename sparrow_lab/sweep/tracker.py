@@ -37,7 +37,7 @@ class Tracker:
         self.log = sweep.path / "sync.log"
         target = ["--uri", uri] if uri else []
         start = list(command or (sys.executable, "-m", "sparrow_lab.cli", "sync"))
-        self._command = [*start, str(sweep.path), *target]
+        self._command = [*start, str(sweep.path.resolve()), *target]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

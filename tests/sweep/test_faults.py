@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import random
 import signal
 import time
@@ -263,14 +264,33 @@ def test_two_workers_on_one_point_give_one_result(make_sweep: MakeSweep) -> None
     assert first["kind"] == "interrupted" and "later attempt" in first["message"]
 
 
-def test_a_worker_that_cannot_start_is_a_failure_with_its_cause(make_sweep: MakeSweep) -> None:
+@pytest.mark.parametrize("started", [False, True])
+def test_a_worker_that_never_claimed_is_a_failure_with_its_cause(
+    make_sweep: MakeSweep, started: bool
+) -> None:
+    """Killed while it started: lost, and tried again. Not able to start: an error."""
     sweep = make_sweep(train_points(1))
     folder = sweep.jobs / "gone0000"
     folder.mkdir(parents=True)
     (folder / "1_0_log.out").write_text("Traceback\nModuleNotFoundError: No module named 'x'\n")
+    if started:
+        (folder / "1_0_result.pkl").write_bytes(pickle.dumps(("error", "Traceback ...")))
     assert settle(Job(sweep, "gone0000", ["7a000"]), 60) == {"7a000": "ended"}
     state = read_states(sweep)["7a000"]
-    assert (state.state, state.reason) == ("failed", "ModuleNotFoundError: No module named 'x'")
+    assert state.state == ("failed" if started else "lost")
+    assert state.reason == "ModuleNotFoundError: No module named 'x'"
+
+
+def test_a_worker_killed_while_it_starts_is_tried_again(make_sweep: MakeSweep) -> None:
+    sweep = make_sweep(train_points(1))
+    launcher = start_launcher(sweep, "retries=1")
+    wait_until(lambda: workers_under(sweep.path))
+    for process in workers_under(sweep.path):
+        process.kill()
+    code, said = finish(launcher)
+    assert code == 0, said
+    assert "trying again" in said
+    assert_true_results(sweep)
 
 
 def test_an_unknown_stage_is_a_failure(make_sweep: MakeSweep) -> None:
