@@ -34,8 +34,7 @@ def acceptance_from_logits(
     Raises:
         ValueError: at temperature 0: greedy decoding has no acceptance.
     """
-    if temperature <= 0:
-        raise ValueError("acceptance needs a temperature above 0: greedy decoding has none")
+    _check(temperature)
     wide = torch.float64 if sparse_TV.dtype == torch.float64 else torch.float32
     ls_TV = (sparse_TV.to(wide) / temperature).log_softmax(dim=-1)
     ld_TV = (dense_TV.to(wide) / temperature).log_softmax(dim=-1)
@@ -86,7 +85,11 @@ def top_k_acceptance(
 
     A lower bound of the exact acceptance. Returns (acceptance, kept dense mass), each [T]; the kept
     mass is the dense probability inside the dense top-k set.
+
+    Raises:
+        ValueError: at temperature 0.
     """
+    _check(temperature)
     wide = torch.float64 if sparse_TV.dtype == torch.float64 else torch.float32
     ps_TV = (sparse_TV.to(wide) / temperature).softmax(dim=-1)
     pd_TV = (dense_TV.to(wide) / temperature).softmax(dim=-1)
@@ -100,3 +103,8 @@ def top_k_acceptance(
     both = inside(ps_TV) & in_dense
     alpha = torch.where(both, torch.minimum(ps_TV, pd_TV), 0.0).sum(dim=-1)
     return alpha, torch.where(in_dense, pd_TV, 0.0).sum(dim=-1)
+
+
+def _check(temperature: float) -> None:
+    if temperature <= 0:
+        raise ValueError("acceptance needs a temperature above 0: greedy decoding has none")
