@@ -30,6 +30,9 @@ def paged_decode(
         lengths_B: tokens in the cache, the current one included.
         scale: factor on q.k, usually D ** -0.5.
 
+    Pool rows that the table does not name may hold anything, NaN too. Rows that it names must be
+    finite also in slots beyond the length: a masked slot enters the product with weight 0.
+
     Returns:
         [B, K, G, D] in the dtype of q; softmax in float32 or better.
     """
