@@ -46,17 +46,18 @@ class Case:
 
 def expected(case: Case) -> Tensor:
     """Gather each head's visible tokens one by one and hand them to torch."""
-    B, K, G, D = case.q_BKGD.shape
+    B, K = case.q_BKGD.shape[:2]
     size, columns = case.keys_NKSD.shape[2], case.table_BP.shape[1]
     out = torch.zeros_like(case.q_BKGD)
     chosen_BKW = case.pages_BKW.expand(B, K, -1)
     for b in range(B):
         for k in range(K):
-            rows = []
-            for page in chosen_BKW[b, k].tolist():
-                for slot in range(size):
-                    if page < columns and page * size + slot < int(case.lengths_B[b]):
-                        rows.append((int(case.table_BP[b, page]), slot))
+            rows = [
+                (int(case.table_BP[b, page]), slot)
+                for page in chosen_BKW[b, k].tolist()
+                for slot in range(size)
+                if page < columns and page * size + slot < int(case.lengths_B[b])
+            ]
             k_TD = torch.stack([case.keys_NKSD[n, k, s] for n, s in rows])
             v_TD = torch.stack([case.values_NKSD[n, k, s] for n, s in rows])
             out[b, k] = F.scaled_dot_product_attention(
