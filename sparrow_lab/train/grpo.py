@@ -51,11 +51,12 @@ class TokenWeights:
 def importance_weights(old_logp: Tensor, rollout_logp: Tensor, cap: float | None) -> Tensor:
     """Truncated importance weights, detached; ones when the cap is None.
 
-    The log-ratio is clamped to +-20 so that a token the dense policy rules out stays finite.
+    The log-ratio is clamped to +-20; a token that the dense policy rules out (-inf) weighs 0.
     """
     if cap is None:
         return torch.ones_like(old_logp)
-    return (old_logp - rollout_logp).clamp(-20, 20).exp().clamp(max=cap).detach()
+    weight = (old_logp - rollout_logp).clamp(-20, 20).exp().clamp(max=cap)
+    return torch.where(old_logp.isfinite(), weight, 0.0).detach()
 
 
 def token_shares(
@@ -70,10 +71,10 @@ def token_shares(
         longest: the cap on generated tokens, the constant of `fixed_length`.
 
     `token`: all tokens alike. `sequence`: each sample alike, its tokens alike within it.
-    `fixed_length`: each token 1 / (samples * cap), so long answers weigh more.
+    `fixed_length`: each token 1 / (samples * cap), so long answers weigh more. float64.
     """
     members = int(members_N.sum())
-    lengths = generated_N[sample_X].to(torch.get_default_dtype())
+    lengths = generated_N[sample_X].double()
     match config.loss_average:
         case "token":
             total = generated_N[members_N].sum().clamp(min=1)
@@ -88,11 +89,25 @@ def policy_loss(logp: Tensor, fixed: TokenWeights, config: TrainConfig) -> Tenso
     """Clipped surrogate, summed over tokens by share.
 
     Dual clip, if set, bounds the loss of tokens with negative advantage at `dual_clip` times it.
+    A token of log-probability -inf is left out.
     """
-    ratio = (logp - fixed.old_logp).clamp(-20, 20).exp()
+    # select, never multiply by 0: -inf times 0 is NaN
+    kept = logp.isfinite() & fixed.old_logp.isfinite()
+    ratio = (logp[kept] - fixed.old_logp[kept]).clamp(-20, 20).exp()
     clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    objective = torch.minimum(ratio * fixed.advantage, clipped * fixed.advantage)
+    advantage = fixed.advantage[kept]
+    objective = torch.minimum(ratio * advantage, clipped * advantage)
     if config.dual_clip is not None:
-        bounded = torch.maximum(objective, config.dual_clip * fixed.advantage)
-        objective = torch.where(fixed.advantage < 0, bounded, objective)
-    return -(objective * fixed.importance * fixed.share).sum()
+        bounded = torch.maximum(objective, config.dual_clip * advantage)
+        objective = torch.where(advantage < 0, bounded, objective)
+    return -(objective * fixed.importance[kept] * fixed.share[kept]).sum()
+
+
+def reference_kl(logp: Tensor, reference: Tensor, share: Tensor) -> Tensor:
+    """k3 estimate of KL(policy || reference), summed over tokens by share.
+
+    Log-ratios are clamped to +-20; a token of log-probability -inf is left out.
+    """
+    kept = logp.isfinite() & reference.isfinite()
+    gap = (reference[kept] - logp[kept]).clamp(-20, 20)
+    return ((gap.exp() - gap - 1) * share[kept]).sum()

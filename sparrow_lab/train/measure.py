@@ -55,6 +55,13 @@ def head_of(model: PreTrainedModel) -> Tensor:
     return cast(Tensor, cast(Any, model).lm_head.weight)
 
 
+def token_logp(hidden: Tensor, head: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    """Log-probability of each token [X] from hidden states [X, M], in float32 or better."""
+    logits = hidden @ head.T
+    wide = logits if logits.dtype == torch.float64 else logits.float()
+    return (wide / temperature).log_softmax(-1).gather(1, tokens[:, None]).squeeze(1)
+
+
 @torch.no_grad()
 def recompute(
     model: PreTrainedModel,

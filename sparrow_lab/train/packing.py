@@ -75,7 +75,7 @@ def pack(
     config: Any = model.config
     width = config.num_hidden_layers * config.hidden_size
     linear = 2.0 * 12 * width * config.hidden_size
-    ends = batch.generated_N.tolist()
+    ends: list[int] = batch.generated_N.tolist()
     groups: dict[int, list[int]] = {}
     for s in samples:
         if ends[s]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -27,10 +27,18 @@ from sparrow_lab.train.grpo import (
     group_advantages,
     importance_weights,
     policy_loss,
+    reference_kl,
     token_shares,
 )
-from sparrow_lab.train.measure import TokenTable, compare, head_of, histogram_of, recompute
-from sparrow_lab.train.packing import PackedRows, dense_hidden, pack
+from sparrow_lab.train.measure import (
+    TokenTable,
+    compare,
+    head_of,
+    histogram_of,
+    recompute,
+    token_logp,
+)
+from sparrow_lab.train.packing import dense_hidden, pack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -157,41 +165,33 @@ class Trainer:
         batch, config = update.batch, self.config
         chosen = torch.zeros(len(batch.generated_N), dtype=torch.bool)
         chosen[members] = True
-        live = [s for s in members if s in set(update.live)]
+        alive = set(update.live)
+        live = [s for s in members if s in alive]
         for rows in pack(batch, self.model, live):
             hidden = dense_hidden(self.model, rows)
             at = (rows.sample_X, rows.column_X)
-            logits = (hidden @ head_of(self.model).T).float() / config.rollout.temperature
-            logp = logits.log_softmax(-1).gather(1, batch.tokens_NT[at][:, None]).squeeze(1)
+            temperature, tokens = config.rollout.temperature, batch.tokens_NT[at]
+            logp = token_logp(hidden, head_of(self.model), tokens, temperature)
             if fresh:
                 with torch.no_grad():
                     head = head_of(self.model)
-                    stats = compare(batch, rows, hidden, head, config.rollout.temperature)
+                    stats = compare(batch, rows, hidden, head, temperature)
                     update.table.put(rows, stats)
             old = logp.detach() if fresh else update.table.logp_dense_NT[at]
             weight = importance_weights(old, batch.logp_NT[at], config.train.tis_cap)
             self._note_importance(update, old - batch.logp_NT[at], weight)
             share = token_shares(
                 rows.sample_X, batch.generated_N, chosen, config.train, self.task.max_new_tokens
-            )
+            ).to(logp.dtype)
             fixed = TokenWeights(update.advantage_N[rows.sample_X], old, weight, share)
             loss = policy_loss(logp, fixed, config.train)
             if self.reference is not None:
-                loss = loss + config.train.kl_coef * self._kl(rows, at, batch, logp, share)
+                with torch.no_grad():
+                    hidden = dense_hidden(self.reference, rows)
+                    reference = token_logp(hidden, head_of(self.reference), tokens, temperature)
+                loss = loss + config.train.kl_coef * reference_kl(logp, reference, share)
             torch.autograd.backward(loss)
             update.loss += float(loss.detach())
-
-    def _kl(
-        self, rows: PackedRows, at: Any, batch: RolloutBatch, logp: Tensor, share: Tensor
-    ) -> Tensor:
-        """k3 estimate of KL(policy || reference), by share; it acts on every group."""
-        assert self.reference is not None
-        with torch.no_grad():
-            hidden = dense_hidden(self.reference, rows)
-            logits = (hidden @ head_of(self.reference).T).float() / self.config.rollout.temperature
-            ref = logits.log_softmax(-1).gather(1, batch.tokens_NT[at][:, None]).squeeze(1)
-        gap = (ref - logp).clamp(-20, 20)
-        return ((gap.exp() - gap - 1) * share).sum()
 
     @staticmethod
     def _note_importance(update: _Update, log_ratio: Tensor, weight: Tensor) -> None:
