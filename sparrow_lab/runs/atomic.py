@@ -9,32 +9,35 @@ from pathlib import Path
 from typing import Any
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Path, data: bytes, durable: bool = True) -> None:
     """Put `data` at `path`; a reader, or a machine that loses power, sees the old file or the new.
 
     The parent folder is made if need be. Raises OSError (no space, not writable) and
-    then leaves neither a half file nor the temporary one.
+    then leaves neither a half file nor the temporary one. `durable=False` leaves out the
+    fsync, for files that can be made again: after a loss of power they may be empty.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary(path)
     try:
-        _write_and_sync(temporary, data)
+        _write(temporary, data, durable)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if durable:
+        sync_folder(path.parent)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, durable: bool = True) -> None:
     """Put UTF-8 `text` at `path`, whole or not at all."""
-    write_bytes(path, text.encode("utf-8"))
+    write_bytes(path, text.encode("utf-8"), durable)
 
 
-def write_json(path: Path, obj: Any) -> None:
+def write_json(path: Path, obj: Any, durable: bool = True) -> None:
     """Put `obj` at `path` as indented JSON. Raises ValueError for NaN or infinity in it."""
-    write_text(path, json.dumps(obj, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    text = json.dumps(obj, indent=1, allow_nan=False, ensure_ascii=False)
+    write_text(path, text + "\n", durable)
 
 
 def create_json(path: Path, obj: Any) -> bool:
@@ -48,14 +51,14 @@ def create_json(path: Path, obj: Any) -> bool:
     data = (json.dumps(obj, allow_nan=False, ensure_ascii=False) + "\n").encode("utf-8")
     temporary = _temporary(path)
     try:
-        _write_and_sync(temporary, data)
+        _write(temporary, data)
         try:
             os.link(temporary, path)
         except FileExistsError:
             return False
         except OSError:
             try:
-                _write_and_sync(path, data)
+                _write(path, data)
             except FileExistsError:
                 return False
     finally:
@@ -91,9 +94,10 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
 
-def _write_and_sync(path: Path, data: bytes) -> None:
+def _write(path: Path, data: bytes, durable: bool = True) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     with os.fdopen(handle, "wb") as stream:
         stream.write(data)
         stream.flush()
-        os.fsync(stream.fileno())
+        if durable:
+            os.fsync(stream.fileno())

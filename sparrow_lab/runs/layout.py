@@ -45,7 +45,8 @@ class PointFolder:
         """Write `point.json` unless it is there: a point's id fixes its content."""
         target = self.path / "point.json"
         if atomic.read_json(target) is None:
-            atomic.write_json(target, {"schema": PLAN_SCHEMA, **point.to_json()})
+            # Not synced: the plan holds the same, and there may be thousands of them.
+            atomic.write_json(target, {"schema": PLAN_SCHEMA, **point.to_json()}, durable=False)
 
     def read_result(self) -> dict[str, Any] | None:
         """The result, or None unless the file is whole and carries the success marker."""

@@ -74,4 +74,4 @@ class StageContext:
         if now - self._written >= PROGRESS_S or done >= total:
             self._written = now
             state = {"done": int(done), "total": int(total), "note": note, "time": time.time()}
-            write_json(self.attempt.progress_path, state)
+            write_json(self.attempt.progress_path, state, durable=False)

@@ -48,12 +48,13 @@ def cancel(
     if grace_s is None:
         grace_s = float(notes.opened.get("grace_s", Options.grace_s))
     if jobs:
-        console.print(f"asking {len(jobs)} workers to save and leave", highlight=False)
+        console.print(f"asking {count(len(jobs), 'worker')} to save and leave", highlight=False)
     _end_jobs(jobs, grace_s)
     if lock_owner(sweep) is None:
         for job in jobs:
             settle(job, 0)
-    console.print(f"{len(now)} points cancelled, {len(jobs)} of them were running", highlight=False)
+    said = f"{count(len(now), 'point')} cancelled, {len(jobs)} of them running until now"
+    console.print(said, highlight=False)
     return 0
 
 
@@ -78,7 +79,8 @@ def retry(
         return 0
     if lock_owner(sweep) is not None:
         _forgive(sweep, again)
-        console.print(f"{len(again)} points handed to the running launcher", highlight=False)
+        said = f"{count(len(again), 'point')} handed to the running launcher"
+        console.print(said, highlight=False)
         return 0
     check_folder(sweep.path)
     with sweep_lock(sweep):
@@ -88,7 +90,8 @@ def retry(
         options = Options.from_json(opened, frozenset(queue.with_needs(plan.points, ids)))
         if parallel is not None:
             options = Options.from_json({**options.to_json(), "parallel": parallel}, options.only)
-        console.print(f"{sweep.name}: trying {len(again)} points again", highlight=False)
+        said = f"{sweep.name}: trying {count(len(again), 'point')} again"
+        console.print(said, highlight=False)
         return launch(sweep, options, console, _tracker(sweep, options))
 
 
@@ -121,3 +124,8 @@ def _end_jobs(jobs: Sequence[Job], grace_s: float) -> None:
             if time.monotonic() > deadline:
                 job.kill()
         time.sleep(TICK_S)
+
+
+def count(number: int, noun: str) -> str:
+    """`1 point`, `2 points`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

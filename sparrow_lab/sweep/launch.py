@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,12 +45,14 @@ class Launcher:
         options: how to run it.
         view: where to show what happens.
         stages: `module:function` by stage for the workers; the real ones by default.
+        began: called once, when there is a first job.
     """
 
     sweep: SweepFolder
     options: Options
     view: View = field(default_factory=QuietView)
     stages: Mapping[str, str] | None = None
+    began: Callable[[], None] | None = None
 
     plan: Plan = field(init=False)
     states: dict[str, PointState] = field(init=False)
@@ -97,6 +99,9 @@ class Launcher:
         else:
             self._keep_time()
             self._start_ready()
+        if self.jobs and self.began is not None:
+            self.began()
+            self.began = None
         self.view.update(self.sweep, self.states, self.jobs, self.options)
         return any(self._selected(i) for job in self.jobs for i in job.points)
 
@@ -130,10 +135,12 @@ class Launcher:
                 self._forgive(event)
 
     def _forgive(self, event: Event) -> None:
+        """Let a point start again, and whatever was held for the same reason."""
         point_id = str(event["point"])
         if self.states[point_id].state in ("failed", "lost", "cancelled", "held"):
             self._set(point_id, "planned")
             self.breaker = Breaker()
+            self._mark([i for i, s in self.states.items() if s.state == "held"], "planned")
 
     # ------------------------------------------------------------------ starting
 

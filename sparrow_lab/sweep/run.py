@@ -83,7 +83,11 @@ def run_sweep(
             _write(sweep, plan, source, against_folder(sweep, plan))
             if first is not None:
                 options = replace(options, only=frozenset(queue.first_points(plan.points, first)))
-            return launch(sweep, options, console, tracker, stages)
+            code = launch(sweep, options, console, tracker, stages)
+            if first is not None:
+                rest = sum(s.state != "done" for s in read_states(sweep).values())
+                _say(console, f"{rest} points of the plan are left; without --only they run too")
+            return code
     except OSError as error:
         reason = error.strerror or str(error)
         where = str(error.filename or sweep.path)
@@ -103,7 +107,7 @@ def launch(
 
     launcher = Launcher(sweep, options, make_view(console), stages)
     if tracker is not None:
-        tracker.start()
+        launcher.began = tracker.start
     try:
         states = launcher.run()
     except BaseException:
@@ -112,7 +116,7 @@ def launch(
         raise
     stopped = launcher.stop.exit_code if launcher.stop else 0
     _end(console, sweep, states, stopped)
-    if tracker is not None:
+    if tracker is not None and tracker.started:
         _finish(console, tracker, bool(stopped))
     return exit_code(states, stopped)
 

@@ -39,9 +39,11 @@ class Tracker:
         start = list(command or (sys.executable, "-m", "sparrow_lab.cli", "sync"))
         self._command = [*start, str(sweep.path.resolve()), *target]
         self._process: subprocess.Popen[bytes] | None = None
+        self.started = False
 
     def start(self) -> None:
         """Begin to follow. A process that cannot be started is left at that."""
+        self.started = True
         with contextlib.suppress(OSError):
             self._process = self._run([*self._command, "--follow"])
 

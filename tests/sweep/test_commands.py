@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from sparrow_lab.sweep import decide
 from sparrow_lab.sweep.launch import Launcher
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.read_logs import find_log, print_log
+from sparrow_lab.sweep.run import launch
 from sparrow_lab.sweep.states import read_states
 from tests.sweep import fakes
 from tests.sweep.watching import (
@@ -204,7 +206,7 @@ def test_following_a_log_ends_with_the_attempt(make_sweep: MakeSweep, tmp_path: 
 
 def test_cancel_some_of_what_has_not_begun(mixed: SweepFolder, call: Call) -> None:
     code, out, _ = call("cancel", "fake", "--where", "seed=2")
-    assert code == 0 and "4 points cancelled, 0 of them were running" in out
+    assert code == 0 and "4 points cancelled, 0 of them running until now" in out
     states = Launcher(mixed, Options(parallel=2), stages=fakes.STAGES).run()
     found = {i: s.state for i, s in states.items()}
     assert [found[i] for i in ("7a000002", "7a001002", "e0000002")] == ["cancelled"] * 3
@@ -221,7 +223,7 @@ def test_cancel_asks_a_running_point_to_save(make_sweep: MakeSweep, call: Call) 
     launcher = start_launcher(sweep)
     wait_until(lambda: step_of(sweep, "aa00") > 3)
     code, out, _ = call("cancel", "fake", "--where", "seed=0")
-    assert code == 0 and "1 points cancelled, 1 of them were running" in out
+    assert code == 0 and "1 point cancelled, 1 of them running until now" in out
     code, said = finish(launcher)
     assert code == 0, said
     assert states_of(sweep) == {"aa00": "cancelled", "aa01": "done"}
@@ -238,20 +240,18 @@ def test_cancel_without_a_launcher_ends_the_workers(make_sweep: MakeSweep, call:
     launcher.kill()
     launcher.communicate()
     code, out, _ = call("cancel", "fake", "--grace", "1")
-    assert code == 0 and "1 points cancelled, 1 of them were running" in out
+    assert code == 0 and "1 point cancelled, 1 of them running until now" in out
     assert workers_under(sweep.path) == []
     assert states_of(sweep) == {"aa00": "cancelled"}
 
 
 def retry(sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> tuple[int, str]:
     """`retry` with the fake stages."""
-    real = decide.launch
-    monkeypatch.setattr(decide, "launch", lambda s, o, c, t: real(s, o, c, t, stages=fakes.STAGES))
+    monkeypatch.setattr(decide, "launch", partial(launch, stages=fakes.STAGES))
     console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
     code = decide.retry(
         sweep, kwargs.get("states", ("failed", "lost")), kwargs.get("where", []), console
     )
-    monkeypatch.setattr(decide, "launch", real)
     return code, console.export_text()
 
 
@@ -264,7 +264,7 @@ def test_retry_runs_what_failed_and_what_it_held_and_nothing_else(
     Launcher(sweep, Options(retries=1, only=only), stages=fakes.STAGES).run()
     assert states_of(sweep)["7a000000"] == "failed"
     code, said = retry(sweep, monkeypatch)
-    assert code == 0 and "trying 1 points again" in said
+    assert code == 0 and "trying 1 point again" in said
     found = states_of(sweep)
     assert found["7a000000"] == found["e0000000"] == "done"
     assert found["7a001000"] == "planned"
@@ -349,7 +349,7 @@ def test_watching_while_it_runs_shows_progress(make_sweep: MakeSweep, call: Call
     assert progress["total"] == 100 and progress["done"] > 10
     assert progress["acceptance/p05"] == 0.9 and progress["left_s"] > 0
     assert data["launcher"]["pid"] == launcher.pid
-    stopper = threading.Thread(target=lambda: (time.sleep(1), kill_worker(sweep, "aa00", 15)))
+    stopper = threading.Timer(1, kill_worker, (sweep, "aa00", 15))
     stopper.start()
     code, out, _ = call("status", "fake")
     assert code == 0 and "tau=0.86" in out and "/100" in out

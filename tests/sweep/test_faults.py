@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep import launch as launch_module
-from sparrow_lab.sweep.jobs import Job
+from sparrow_lab.sweep.jobs import Job, start_job
 from sparrow_lab.sweep.launch import Launcher
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.settle import settle
@@ -37,7 +38,7 @@ from tests.sweep.watching import (
 MakeSweep = Callable[[Plan], SweepFolder]
 
 
-def train_points(count: int, **settings: object) -> Plan:
+def train_points(count: int, **settings: Any) -> Plan:
     points = [fakes.make_point(f"7a0{i:02d}", "train", seed=i, **settings) for i in range(count)]
     return Plan("fake", {}, tuple(points))
 
@@ -129,7 +130,7 @@ def test_a_launcher_that_dies_around_the_submission(
 ) -> None:
     """The intent is in the ledger; whether the scheduler was asked is found out."""
     sweep = make_sweep(train_points(1))
-    real = launch_module.start_job
+    real = start_job
     started: list[Job] = []
 
     def dies(*arguments: object) -> Job:
@@ -253,7 +254,7 @@ def test_two_workers_on_one_point_give_one_result(make_sweep: MakeSweep) -> None
     sweep = make_sweep(train_points(1, steps=60, every=10, sleep=0.05))
     jobs = []
     for token in ("first000", "second00"):
-        jobs.append(launch_module.start_job(sweep, token, ["7a000"], 1, fakes.STAGES))
+        jobs.append(start_job(sweep, token, ["7a000"], 1, fakes.STAGES))
         wait_until(lambda: len(sweep.point("7a000").attempts()) == len(jobs))
         wait_until(lambda: step_of(sweep, "7a000") > 3)
     wait_until(lambda: not any(job.alive() for job in jobs))
