@@ -104,3 +104,45 @@ def model_shape(name: str) -> dict[str, Any]:
     from sparrow_lab.models.hub import hub_file
 
     return read_config(hub_file(name, "config.json").parent)
+
+
+def describe(name: str) -> dict[str, str]:
+    """Sizes and origin of a model in words, in the order to show them.
+
+    Raises:
+        UserError: as `model_shape`.
+    """
+    from sparrow_lab.models.checks import read_provenance
+
+    config = model_shape(name)
+    heads, layers = config.get("num_attention_heads"), config.get("num_hidden_layers")
+    kv_heads = config.get("num_key_value_heads", heads)
+    hidden = config.get("hidden_size")
+    head_dim = config.get("head_dim")
+    if head_dim is None and isinstance(hidden, int) and isinstance(heads, int):
+        head_dim = hidden // heads
+    rows: dict[str, Any] = {
+        "name": name,
+        "architecture": ", ".join(config.get("architectures") or [config.get("model_type", "?")]),
+        "layers": layers,
+        "hidden size": hidden,
+        "attention": f"{heads} query heads, {kv_heads} KV heads of {head_dim}",
+        "vocabulary": config.get("vocab_size"),
+        "context": config.get("max_position_embeddings"),
+        "dtype": config.get("dtype") or config.get("torch_dtype") or "float32",
+    }
+    if isinstance(layers, int) and isinstance(kv_heads, int) and isinstance(head_dim, int):
+        rows["KV of a token"] = f"{4 * layers * kv_heads * head_dim:,} bytes in 16 bits"
+    folder = asset_folder(name, 0) if name in TINY else None
+    if folder is None and name not in TINY:
+        folder = find_folder(name)
+    if folder is not None:
+        rows["folder"] = folder
+        origin = read_provenance(folder)
+        if origin is not None:
+            rows["made from"] = (
+                f"{origin.get('original')} ({origin.get('quantised')}), "
+                f"{origin.get('package')} {origin.get('version')}"
+            )
+            rows["licence"] = origin.get("licence")
+    return {key: str(value) for key, value in rows.items() if value is not None}

