@@ -12,6 +12,8 @@ from sparrow_lab.tracking.summary import SyncSummary
 POLL_S = 5.0
 SETTLE_S = 15.0
 """How long a sweep must have nothing left to run: a failed attempt may be tried again."""
+GIVE_UP_S = 600.0
+"""How long after the sweep's end a store that is down is tried again."""
 
 
 def follow_sweep(
@@ -19,6 +21,7 @@ def follow_sweep(
     uri: str | None = None,
     poll_s: float = POLL_S,
     settle_s: float = SETTLE_S,
+    give_up_s: float = GIVE_UP_S,
     busy: Callable[[], bool] | None = None,
     report: Callable[[SyncSummary], None] | None = None,
 ) -> SyncSummary:
@@ -29,12 +32,12 @@ def follow_sweep(
             true the sweep has not ended.
         report: called after each pass, with what that pass did.
 
-    A store that is down is tried again at each pass. The summary's `warning` is the last
-    pass's: None means that everything is in MLflow.
+    A store that is down is tried again at each pass, after the sweep's end for `give_up_s`
+    more. The summary's `warning` is the last pass's: None means that all is in MLflow.
     """
     importer = Importer(sweep, uri)
     total = SyncSummary(sweep.name, importer.store.uri, importer.experiment)
-    quiet_since: float | None = None
+    over_since: float | None = None
     while True:
         one = importer.run(wait_s=poll_s)
         total.add(one)
@@ -42,7 +45,9 @@ def follow_sweep(
             report(one)
         over = one.ended and not (busy is not None and busy())
         now = time.monotonic()
-        quiet_since = (quiet_since if quiet_since is not None else now) if over else None
-        if quiet_since is not None and now - quiet_since >= settle_s:
-            return total
+        over_since = (now if over_since is None else over_since) if over else None
+        if over_since is not None:
+            enough = settle_s if one.warning is None else max(settle_s, give_up_s)
+            if now - over_since >= enough:
+                return total
         time.sleep(poll_s)
