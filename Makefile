@@ -26,25 +26,32 @@ dev: $(VENV)/.installed-dev  ## the same, with the tools that `make test` needs
 
 # The stamp holds the folder it was made in: a virtual environment does not survive a move.
 ifneq ($(shell cat $(VENV)/.installed 2>/dev/null),$(CURDIR))
-$(VENV)/.installed: FORCE
+$(VENV)/.installed $(VENV)/.installed-dev: FORCE
 endif
 FORCE:
 
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --editable
+
+define make_venv
+@if { test -e $(VENV)/.installed && ! grep -qxF '$(CURDIR)' $(VENV)/.installed; } || ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(PYTHON) is Python %d.%d; sparrow-lab needs 3.11 or newer, for example: make sweep PYTHON=python3.12" % sys.version_info[:2])' \
+	&& { $(PYTHON) -m venv --clear $(VENV) \
+		|| { echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; }; \
+fi
+@echo "Installing into $(VENV); once, and torch is large."
+endef
+
 $(VENV)/.installed: pyproject.toml
-	@if { test -e $@ && ! grep -qxF '$(CURDIR)' $@; } || ! $(BIN)/python -c 'import pip' 2>/dev/null; then \
-		$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: $(PYTHON) is Python %d.%d; sparrow-lab needs 3.11 or newer, for example: make sweep PYTHON=python3.12" % sys.version_info[:2])' \
-		&& { $(PYTHON) -m venv --clear $(VENV) \
-			|| { echo "error: $(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }; }; \
-	fi
-	@echo "Installing into $(VENV); once, and torch is large."
-	$(BIN)/python -m pip install --disable-pip-version-check --editable .
+	$(make_venv)
+	$(PIP_INSTALL) .
 	@echo '$(CURDIR)' > $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	@echo "Installing the development tools into $(VENV); once."
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[dev]'
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[gym]' \
-		|| echo "note: reasoning-gym could not be installed (it needs a C compiler and Python's headers); its tests are skipped"
+$(VENV)/.installed-dev: pyproject.toml
+	$(make_venv)
+	$(PIP_INSTALL) '.[dev,gym]' \
+		|| { echo "note: without reasoning-gym (it needs a C compiler and Python's headers); its tests are skipped"; \
+			$(PIP_INSTALL) '.[dev]'; }
+	@echo '$(CURDIR)' > $(VENV)/.installed
 	@touch $@
 
 # ---------------------------------------------------------------- use
