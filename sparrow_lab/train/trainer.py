@@ -63,7 +63,7 @@ class _Update:
     table: TokenTable
     advantage_N: Tensor
     live: list[int]
-    importance_max: float = 0.0
+    importance_max: float | None = None
     importance_sum: float = 0.0
     importance_clipped: float = 0.0
     importance_tokens: int = 0
@@ -179,7 +179,7 @@ class Trainer:
                     update.table.put(rows, stats)
             old = logp.detach() if fresh else update.table.logp_dense_NT[at]
             weight = importance_weights(old, batch.logp_NT[at], config.train.tis_cap)
-            self._note_importance(update, old - batch.logp_NT[at], weight)
+            _note_importance(update, old - batch.logp_NT[at], weight, config.train.tis_cap)
             share = token_shares(
                 rows.sample_X, batch.generated_N, chosen, config.train, self.task.max_new_tokens
             ).to(logp.dtype)
@@ -192,13 +192,6 @@ class Trainer:
                 loss = loss + config.train.kl_coef * reference_kl(logp, reference, share)
             torch.autograd.backward(loss)
             update.loss += float(loss.detach())
-
-    @staticmethod
-    def _note_importance(update: _Update, log_ratio: Tensor, weight: Tensor) -> None:
-        update.importance_sum += float(weight.sum())
-        update.importance_tokens += len(weight)
-        update.importance_clipped += float((log_ratio.exp() > weight * (1 + 1e-6)).sum())
-        update.importance_max = max(update.importance_max, float(log_ratio.max().exp()))
 
     def evaluate(
         self, count: int, start: int = 0, schedule: Schedule | None = None
@@ -228,6 +221,14 @@ class Trainer:
             "time/evaluate_s": time.perf_counter() - began,
         }
         return metrics, batch
+
+
+def _note_importance(update: _Update, log_ratio: Tensor, weight: Tensor, cap: float | None) -> None:
+    ratio = log_ratio.exp()
+    update.importance_sum += float(weight.sum())
+    update.importance_tokens += len(weight)
+    update.importance_clipped += 0.0 if cap is None else float((ratio > cap).sum())
+    update.importance_max = max(update.importance_max or 0.0, float(ratio.max()))
 
 
 def judge(task: Task, prompts: list[Prompt], batch: RolloutBatch) -> list[Verdict]:
@@ -270,13 +271,16 @@ def acceptance_metrics(histogram: AcceptanceHistogram) -> dict[str, float]:
 
 
 def _token_metrics(batch: RolloutBatch, update: _Update) -> dict[str, float]:
-    """Entropy, divergence and importance weights over all generated tokens."""
+    """Entropy and divergence over all generated tokens, importance weights over those that teach.
+
+    Without any of the latter the weights are given as 1.
+    """
     valid, table = batch.valid_NT, update.table
     tokens = max(update.importance_tokens, 1)
     return {
         "policy/entropy": float(table.entropy_NT[valid].double().mean()),
         "policy/kl_rollout": float(table.kl_NT[valid].double().mean()),
         "importance/mean": update.importance_sum / tokens if update.importance_tokens else 1.0,
-        "importance/max": update.importance_max,
+        "importance/max": 1.0 if update.importance_max is None else update.importance_max,
         "importance/clipped": update.importance_clipped / tokens,
     }
