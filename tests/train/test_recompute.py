@@ -58,7 +58,7 @@ def test_every_token_is_packed_once_and_sees_only_its_own_text(
     seen: list[tuple[int, int]] = []
     for rows in pack(batch, model, samples, max_tokens):
         R, L = rows.tokens_RL.shape
-        assert R == 1 or R * L <= max_tokens
+        assert R == 1 or max_tokens >= R * L
         with torch.no_grad():
             hidden = dense_hidden(model, rows)
         for s in set(rows.sample_X.tolist()):
