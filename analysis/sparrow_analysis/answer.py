@@ -40,8 +40,9 @@ class Answer:
 
     @property
     def differs(self) -> bool:
-        """Whether some test says that settings have thresholds of their own."""
-        return self.threshold.kind == "threshold" and any(t.p < ALPHA for t in self.tests)
+        """Whether settings end differently at the same p5, beyond chance."""
+        unusable = self.threshold.reason in ("no_runs", "too_few", "control_collapsed")
+        return not unusable and any(t.p < ALPHA for t in self.tests)
 
 
 def answer(frames: SweepFrames) -> Answer:

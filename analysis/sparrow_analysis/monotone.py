@@ -13,8 +13,6 @@ from scipy.stats import rankdata
 
 from sparrow_analysis.likelihood import Cells
 
-Floats = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True)
 class Monotone:
@@ -24,12 +22,14 @@ class Monotone:
         p: one-sided p-value; NaN if no setting has both outcomes at two or more levels.
         unit: what was shuffled. Runs of one schedule share their initial policy, so whole
             schedules are shuffled where there are enough of them to reach `alpha`, else runs.
+        p_runs: p-value with single runs shuffled, as if seeds were independent.
         attainable: the least p that these outcomes could have given.
         settings: settings with both outcomes at two or more levels: only they tell anything.
     """
 
     p: float
     unit: Literal["schedule", "run", "none"]
+    p_runs: float
     attainable: float
     settings: int
 
@@ -46,34 +46,34 @@ def monotone_test(
     strata = [np.flatnonzero(cells.group == g) for g in dict.fromkeys(cells.group)]
     strata = [i for i in strata if _tells(cells, i)]
     if not strata:
-        return Monotone(math.nan, "none", math.nan, 0)
+        return Monotone(math.nan, "none", math.nan, math.nan, 0)
     by_schedule = _attainable_by_schedule(cells, strata)
     by_run = _attainable_by_run(cells, strata)
-    whole = by_schedule <= alpha
+    p_runs = _p_value(cells, strata, False, shuffles, seed)
+    if by_schedule > alpha:
+        return Monotone(p_runs, "run", p_runs, by_run, len(strata))
+    p = _p_value(cells, strata, True, shuffles, seed)
+    return Monotone(p, "schedule", p_runs, by_schedule, len(strata))
+
+
+def _p_value(
+    cells: Cells, strata: list[npt.NDArray[np.int64]], whole: bool, shuffles: int, seed: int
+) -> float:
+    """Share of shuffles with collapse at as low ranks; whole schedules or single runs."""
     rng = np.random.default_rng(seed)
-    observed = 0.0
-    drawn = np.zeros(shuffles)
+    observed, drawn = 0.0, np.zeros(shuffles)
     for index in strata:
         runs, collapsed = cells.runs[index], cells.collapsed[index]
         ranks = rankdata(np.repeat(cells.x[index], runs))
+        outcome = np.concatenate(
+            [np.repeat([1.0, 0.0], [k, n - k]) for n, k in zip(runs, collapsed, strict=True)]
+        )
         if whole:
-            share = collapsed / runs
-            mean_rank = np.asarray([r.mean() for r in np.split(ranks, np.cumsum(runs)[:-1])])
-            observed += float(share @ mean_rank)
-            drawn += rng.permuted(np.tile(share, (shuffles, 1)), axis=1) @ mean_rank
-        else:
-            outcome = np.concatenate(
-                [np.repeat([1.0, 0.0], [k, n - k]) for n, k in zip(runs, collapsed, strict=True)]
-            )
-            observed += float(outcome @ ranks)
-            drawn += rng.permuted(np.tile(outcome, (shuffles, 1)), axis=1) @ ranks
-    as_low = int(np.sum(drawn <= observed + 1e-9))
-    return Monotone(
-        p=(as_low + 1) / (shuffles + 1),
-        unit="schedule" if whole else "run",
-        attainable=by_schedule if whole else by_run,
-        settings=len(strata),
-    )
+            outcome = collapsed / runs
+            ranks = np.asarray([r.mean() for r in np.split(ranks, np.cumsum(runs)[:-1])])
+        observed += float(outcome @ ranks)
+        drawn += rng.permuted(np.tile(outcome, (shuffles, 1)), axis=1) @ ranks
+    return (int(np.sum(drawn <= observed + 1e-9)) + 1) / (shuffles + 1)
 
 
 def _tells(cells: Cells, index: npt.NDArray[np.int64]) -> bool:

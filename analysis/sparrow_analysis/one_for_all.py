@@ -73,7 +73,7 @@ def one_for_all(
     rng = np.random.default_rng(seed)
     observed = gain(part)
     drawn = np.asarray([gain(rng.permutation(part)) for _ in range(shuffles)])
-    as_large = int(np.sum(drawn >= observed - 1e-9))
+    as_large = int(np.sum(drawn >= observed - 1e-3))
     counts = np.bincount(part)
     log_orders = math.lgamma(len(part) + 1) - sum(math.lgamma(n + 1) for n in counts)
     return OneForAll(

@@ -91,8 +91,8 @@ def compare_predictors(
     if len(table) < MIN_RUNS or fell.all() or not fell.any() or "p05" not in names:
         return Predictors("not_enough", empty, runs=len(table), collapsed=int(fell.sum()))
     values = {name: table[name].to_numpy(np.float64) for name in names}
-    group = pd.factorize(table["group"])[0].astype(np.int64)
-    cell = table.groupby(["group", "level"], sort=False).ngroup().to_numpy(np.int64)
+    group = np.asarray(pd.factorize(table["group"])[0], np.int64)
+    cell = np.asarray(table.groupby(["group", "level"], sort=False).ngroup(), np.int64)
     draws = _draws(cell, group, resamples, seed)
     # a setting can be left out only if what remains has both outcomes
     folds = [g for g in range(group.max() + 1) if 0 < fell[group != g].sum() < (group != g).sum()]

@@ -255,7 +255,8 @@ def _settings(
         k for k in dict.fromkeys(k for p in points for k in p.label) if k not in NOT_A_SETTING
     ]
     values = {k: {str(p.label.get(k)) for p in points if k in p.label} for k in fields}
-    told = [k for k in fields if k in ("model", "page_size") or len(values[k]) > 1]
+    always = [k for k in ("model", "page_size") if k in fields]
+    told = always + [k for k in fields if k not in always and len(values[k]) > 1]
     dense_ones = {p.id for p in points if _is_dense(p, measured)}
     with_controls = {k for p in points if p.id in dense_ones for k in p.label} - {"page_size"}
     made: dict[str, dict[str, object]] = {}

@@ -27,6 +27,7 @@ Reason = Literal[
     "",
     "no_runs",
     "too_few",
+    "few_schedules",
     "one_level",
     "all_stable",
     "all_collapsed",
@@ -58,7 +59,7 @@ class Threshold:
         lowest, highest: range of the statistic over decided runs; NaN without any.
         highest_collapsed, lowest_stable: the observed edge; NaN if there is none.
         p: permutation test of 'collapse is more frequent where the statistic is low', `unit` what
-            it shuffled, `attainable` the least p it could have given.
+            it shuffled, `p_runs` the p with single runs shuffled, `attainable` the least p.
         curve: threshold model at its best fit: x and chance of collapse, for a figure.
     """
 
@@ -85,6 +86,7 @@ class Threshold:
     lowest_stable: float = math.nan
     p: float = math.nan
     unit: str = "none"
+    p_runs: float = math.nan
     attainable: float = math.nan
     curve: pd.DataFrame = field(default_factory=lambda: pd.DataFrame({"x": [], "chance": []}))
 
@@ -121,13 +123,15 @@ def find_threshold(
         return Threshold(statistic, "none" if none else "not_enough", reason, **counts)
     cells = cells_of(table, statistic)
     test = monotone_test(cells, alpha, seed=seed)
-    counts |= {"p": test.p, "unit": test.unit, "attainable": test.attainable}
+    counts |= {k: getattr(test, k) for k in ("p", "unit", "p_runs", "attainable")}
     if test.settings == 0:
         return Threshold(statistic, "not_enough", "confounded", **counts)
     if test.p > alpha:
-        few = test.attainable > alpha
-        kind: Kind = "not_enough" if few else "none"
-        return Threshold(statistic, kind, "too_few" if few else "no_relation", **counts)
+        if test.attainable > alpha:
+            return Threshold(statistic, "not_enough", "too_few", **counts)
+        if test.p_runs <= alpha:
+            return Threshold(statistic, "not_enough", "few_schedules", **counts)
+        return Threshold(statistic, "none", "no_relation", **counts)
     value, low, high, curve = locate(cells, confidence)
     if math.isinf(low) and math.isinf(high):
         return Threshold(statistic, "not_enough", "not_located", **counts)

@@ -20,8 +20,20 @@ def headline(found: Answer) -> str:
     if found.runs.empty:
         return "Curves only: this sweep trains nothing, so it cannot have a threshold"
     if found.differs:
-        return "No single threshold: settings have thresholds of their own"
+        return "No single threshold: at the same p5, some settings collapse and others do not"
     return threshold_headline(found.threshold)
+
+
+def details(found: Answer) -> list[str]:
+    """What the headline rests on, and how far it carries, a sentence each."""
+    if found.runs.empty:
+        return ["Train points are needed for a threshold; curves and schedules are below."]
+    lines = threshold_details(found.threshold)
+    tests = one_for_all_sentences(found.tests)
+    if not found.differs:
+        return [*lines, *tests]
+    each = [f"{name}: {threshold_headline(t)}." for name, t in found.by_setting.items()]
+    return [lines[0], *tests, *each, lines[-1]]
 
 
 def threshold_headline(t: Threshold) -> str:
@@ -32,6 +44,7 @@ def threshold_headline(t: Threshold) -> str:
     reasons = {
         "no_runs": "Not enough runs to say: no sparse run has a verdict yet",
         "too_few": f"Not enough runs to say: {t.runs} sparse {_runs(t.runs)} with a verdict",
+        "few_schedules": f"Not enough schedules to say whether collapse goes with {name}",
         "one_level": "Not enough runs to say: only one level of sparsity was tried",
         "all_stable": f"No threshold: none of {t.runs} sparse runs collapsed",
         "all_collapsed": f"No threshold: all of {t.runs} sparse runs collapsed",
@@ -111,6 +124,11 @@ def _why(t: Threshold, name: str) -> list[str]:
             return [
                 "Even perfect order could not have shown in so few (least possible p = "
                 f"{t.attainable:.2f}): more levels or more seeds are needed."
+            ]
+        case "few_schedules":
+            return [
+                f"Runs collapse more at low {name} ({p_text(t.p_runs)} if seeds were independent), "
+                f"but so few schedules could be in this order by chance ({p_text(t.p)})."
             ]
         case "all_stable":
             return [

@@ -81,17 +81,20 @@ def _share(axes: Axes, runs: pd.DataFrame, threshold: Threshold) -> None:
 
 
 def _strip(axes: Axes, shown: pd.DataFrame, rows: list[str], name: str) -> None:
+    row_of = _row_of(shown)
+    dots: dict[str, list[tuple[float, float]]] = {}
     for y, row in enumerate(rows):
-        mine = shown[_row_of(shown) == row]
         axes.axhline(y, color=style.FAINT, lw=0.6, zorder=0)
-        for _, cell in mine.groupby("level", sort=False):
+        for _, cell in shown[row_of == row].groupby("level", sort=False):
             if name == "p05" and cell["p05_low"].notna().all():
                 ends = cell[["p05_low", "p05_high"]].mean()
                 axes.plot(ends, [y, y], color=style.MUTED, lw=0.9, alpha=0.6, zorder=1)
             offsets = style.jitter(len(cell), min(0.6, 0.24 * (len(cell) - 1)))
-            ordered = records(cell.sort_values("verdict"))
-            for run, offset in zip(ordered, offsets, strict=True):
-                _dot(axes, float(run[name]), y + float(offset), str(run["verdict"]))
+            for run, offset in zip(records(cell.sort_values("verdict")), offsets, strict=True):
+                dots.setdefault(run["verdict"], []).append((run[name], y + float(offset)))
+    for verdict, places in dots.items():
+        x, height = zip(*places, strict=True)
+        axes.scatter(x, height, zorder=3 + (verdict == "collapsed"), clip_on=False, **_dot(verdict))
     axes.set_yticks(range(len(rows)), rows)
     axes.set_ylim(len(rows) - 0.45, -0.55)
     axes.grid(axis="y", visible=False)
@@ -104,22 +107,13 @@ def _row_of(shown: pd.DataFrame) -> pd.Series:
     return shown["group"].where(~shown["dense"], dense)
 
 
-def _dot(axes: Axes, x: float, y: float, verdict: str) -> None:
+def _dot(verdict: str) -> dict[str, Any]:
+    """Filled if collapsed, hollow if not, a cross if censored."""
     colour = style.VERDICT_COLOURS[verdict]
     if verdict == "censored":
-        axes.scatter([x], [y], s=20, marker="x", color=colour, lw=1.1, zorder=3)
-        return
-    filled = verdict == "collapsed"
-    axes.scatter(
-        [x],
-        [y],
-        s=24,
-        facecolor=colour if filled else style.PAPER,
-        edgecolor=colour,
-        lw=1.2,
-        zorder=4 if filled else 3,
-        clip_on=False,
-    )
+        return {"s": 20, "marker": "x", "color": colour, "lw": 1.1}
+    face = colour if verdict == "collapsed" else style.PAPER
+    return {"s": 24, "facecolor": face, "edgecolor": colour, "lw": 1.2}
 
 
 def _band(top: Axes, below: Axes, threshold: Threshold) -> None:
@@ -149,13 +143,8 @@ def _legend(figure: Figure, shown: pd.DataFrame) -> None:
     present = [v for v in _SHOWN if shown["verdict"].eq(v).any()]
     handles: list[Artist] = []
     for verdict in present:
-        colour = style.VERDICT_COLOURS[verdict]
-        face = colour if verdict == "collapsed" else style.PAPER
-        cross: dict[str, Any] = {"marker": "x", "color": colour, "lw": 1.1}
-        dot: dict[str, Any] = {"facecolor": face, "edgecolor": colour, "lw": 1.2}
-        kind = cross if verdict == "censored" else dot
         count = int(shown["verdict"].eq(verdict).sum())
-        handles.append(axes.scatter([], [], s=24, label=f"{verdict} ({count})", **kind))
+        handles.append(axes.scatter([], [], label=f"{verdict} ({count})", **_dot(verdict)))
     bar = axes.plot([], [], color=style.MUTED, lw=0.9, alpha=0.6, label="95 % interval of p5")
     if "p05_low" in shown and shown["p05_low"].notna().any():
         handles += bar

@@ -18,6 +18,8 @@ DARK_GROUND = "16191d"
 """The page's own dark ground, see page.css."""
 
 _PAINT = re.compile(r"(fill|stroke|stop-color): ?#([0-9a-fA-F]{6})")
+_ID = re.compile(r' id="([^"]+)"')
+_REFERENCE = re.compile(r'(?:(?<=url\()|(?<=href="))#([^)"]+)')
 _TO_LMS = np.array(
     [
         [0.4122214708, 0.5363325363, 0.0514459929],
@@ -41,6 +43,7 @@ def inline_svg(figure: Figure, name: str) -> tuple[str, set[str]]:
     element apart from those of other figures; the same figure gives the same text.
     """
     with styled(), mpl.rc_context({"svg.hashsalt": name}):
+        settle(figure)
         stream = io.StringIO()
         figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
@@ -49,18 +52,35 @@ def inline_svg(figure: Figure, name: str) -> tuple[str, set[str]]:
     text = _PAINT.sub(lambda m: f"{m[1]}: var(--c-{m[2].lower()})", text)
     width = re.search(r'<svg[^>]* width="([0-9.]+)pt"', text)
     pixels = float(width[1]) * 96 / 72 * ENLARGED if width else 900.0
+    text = _renamed(text, name)
     head, rest = text.split(">", 1)
     head = re.sub(r' (width|height)="[0-9.]+pt"', "", head)
     head += f' style="width: {pixels:.0f}px" aria-hidden="true"'
     return f"{head}>{rest}", used
 
 
+def _renamed(text: str, name: str) -> str:
+    """Number the ids that something refers to, and drop the others: unique in the whole page."""
+    used = dict.fromkeys(_REFERENCE.findall(text))
+    new = {old: f"{name}.{i}" for i, old in enumerate(used)}
+    text = _ID.sub(lambda m: f' id="{new[m[1]]}"' if m[1] in new else "", text)
+    return _REFERENCE.sub(lambda m: f"#{new[m[1]]}", text)
+
+
+def settle(figure: Figure) -> None:
+    """Lay the figure out once; saving would do so twice each time, and it is most of the work."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+        figure.set_layout_engine("none")
+
+
 def png(figure: Figure) -> bytes:
     """The figure on white, for papers and slides."""
     with styled():
         stream = io.BytesIO()
+        settle(figure)
         figure.savefig(stream, format="png", dpi=160, metadata={"Software": None})
-        figure.set_layout_engine("none")  # it is laid out now; drawing it again need not be
     return stream.getvalue()
 
 

@@ -98,7 +98,7 @@ def page(found: Answer, drawn: list[Panel]) -> str:
         name=found.frames.name,
         headline=wording.headline(found),
         scope=wording.scope(found.runs),
-        details=_details(found),
+        details=wording.details(found),
         settings=tables.setting_rows(found),
         what_if=[(k, wording.threshold_headline(v)) for k, v in found.what_if.items()],
         predictors=wording.predictor_sentences(found.predictors) if len(found.runs) else [],
@@ -115,12 +115,3 @@ def page(found: Answer, drawn: list[Panel]) -> str:
         titles=SECTIONS,
         confidence=f"{t.confidence:.0%}".replace("%", " %"),
     )
-
-
-def _details(found: Answer) -> list[str]:
-    if found.runs.empty:
-        return ["Train points are needed for a threshold; curves and schedules are below."]
-    return [
-        *wording.threshold_details(found.threshold),
-        *wording.one_for_all_sentences(found.tests),
-    ]
