@@ -65,6 +65,11 @@ class PointerChase:
                 f"in {p.chains} chains",
                 "task.params",
             )
+        if p.hops_max > p.max_hops:
+            raise UserError(
+                f"answers of {p.hops_max} hops do not fit max_hops {p.max_hops}",
+                "task.params.hops_max",
+            )
         self.max_new_tokens = config.max_new_tokens or 4 * p.max_hops + 4
 
     def prompts(self, split: Split, start: int, count: int, seed: int = 0) -> list[Prompt]:
