@@ -15,7 +15,7 @@ from sparrow_analysis.read_curves import SCHEDULES, read_curves
 from sparrow_lab.config.schema import VerdictConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.runs.events import Events, read_events
-from sparrow_lab.runs.layout import PointFolder, SweepFolder, find_sweep
+from sparrow_lab.runs.layout import PointFolder, SweepFolder, find_sweep, runs_root
 from sparrow_lab.runs.plan import PlannedPoint
 
 TASKS = {
@@ -111,6 +111,24 @@ def read_sweep(name_or_folder: str | Path, root: Path | None = None) -> SweepFra
         measured=curves.measured,
         notes=notes,
     )
+
+
+def latest_sweep(root: Path | None = None) -> Path:
+    """The sweep under `root` ($SPARROW_RUNS, ./runs) whose ledger or plan changed last.
+
+    Raises:
+        UserError: there is none.
+    """
+    base = runs_root(root)
+    plans = sorted(base.glob("*/plan.json"), key=_changed)
+    if not plans:
+        raise UserError("there is no sweep here; run 'sparrow-lab sweep' first", str(base))
+    return plans[-1].parent
+
+
+def _changed(plan: Path) -> float:
+    ledger = plan.with_name("ledger.jsonl")
+    return max(p.stat().st_mtime for p in (plan, ledger) if p.exists())
 
 
 def state_of(folder: PointFolder) -> tuple[str, str]:
