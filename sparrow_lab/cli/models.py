@@ -80,30 +80,25 @@ def _with_progress(source: Any, **options: Any) -> Fetched:
 @app.command("list")
 def list_models() -> None:
     """List the models that an experiment can name."""
-    from rich.console import Console
-    from rich.table import Table
-
     from sparrow_lab.models.shape import local_models, models_root
     from sparrow_lab.models.sources import SOURCES
     from sparrow_lab.models.tiny import ASSETS, TINY
 
-    table = Table(box=None, pad_edge=False)
-    for column in ("model.name", "what", "where"):
-        table.add_column(column)
+    rows = [("model.name", "what", "where")]
     for name, shape in TINY.items():
         starts = sorted(p.name.rsplit("-", 1)[1] for p in ASSETS.glob(f"{name}-*"))
-        what = f"built in, speaks {shape.task}"
-        table.add_row(name, what, f"warm starts {', '.join(starts)}" if starts else "not shipped")
+        where = f"warm starts {', '.join(starts)}" if starts else "not shipped"
+        rows.append((name, f"built in, speaks {shape.task}", where))
     here = local_models()
-    for name in here:
-        table.add_row(name, "on this disk", str(models_root() / name.removeprefix("models/")))
+    root = models_root()
+    rows += [(name, "on this disk", str(root / name.removeprefix("models/"))) for name in here]
     for source in SOURCES.values():
         name = f"models/{source.folder}"
         if name not in here:
-            table.add_row(name, source.original, f"sparrow-lab models fetch {source.name}")
-    table.add_row("<folder>", "any decoder in safetensors", "")
-    table.add_row("<owner>/<name>[@revision]".replace("[", r"\["), "on the hub", "")
-    Console().print(table)
+            rows.append((name, source.original, f"sparrow-lab models fetch {source.name}"))
+    rows.append(("FOLDER", "a decoder in safetensors", "any path"))
+    rows.append(("OWNER/NAME[@REVISION]", "a decoder in safetensors", "the hub"))
+    _columns(rows)
 
 
 @app.command("show")
@@ -111,12 +106,14 @@ def show(
     name: Annotated[str, typer.Argument(help="A model's name, as an experiment gives it.")],
 ) -> None:
     """Show a model's sizes and where it comes from, without loading it."""
-    from rich.console import Console
-    from rich.table import Table
-
     from sparrow_lab.models.shape import describe
 
-    table = Table(box=None, show_header=False, pad_edge=False)
-    for key, value in describe(name).items():
-        table.add_row(key, str(value))
-    Console(soft_wrap=True).print(table)
+    _columns(list(describe(name).items()))
+
+
+def _columns(rows: list[Any]) -> None:
+    """Print rows in aligned columns; nothing is cut, so that a pipe gets all of it."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())

@@ -154,11 +154,9 @@ def read_pairs(path: Path, params: JsonlParams) -> list[tuple[str, str]]:
         raise UserError(_bad_line(path) or f"cannot be read: {error}", str(path)) from None
     for name in (params.prompt_field, params.answer_field):
         if name not in table.column_names:
-            raise UserError(
-                f"no field '{name}'{nearest(name, table.column_names)}; there are "
-                f"{', '.join(table.column_names)}",
-                str(path),
-            )
+            there = ", ".join(table.column_names)
+            missing = f"no field '{name}'{nearest(name, table.column_names)}; there are {there}"
+            raise UserError(_bad_line(path) or missing, str(path))
     pairs = []
     columns = table.select_columns([params.prompt_field, params.answer_field])
     for number, row in enumerate(columns, start=1):
@@ -183,6 +181,8 @@ def _bad_line(path: Path) -> str | None:
     """The first line that is no JSON object, in words, or None."""
     if path.stat().st_size == 0:
         return "the file is empty"
+    if path.suffix in (".gz", ".xz", ".bz2", ".zst", ".zip"):
+        return None
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
@@ -192,7 +192,7 @@ def _bad_line(path: Path) -> str | None:
                     found = json.loads(line)
                 except ValueError as error:
                     return f"line {number} is not JSON: {error}"
-                if not isinstance(found, dict):
+                if not isinstance(found, dict) and path.suffix != ".json":
                     return f"line {number} is not a JSON object"
     except UnicodeDecodeError:
         return "not UTF-8 text"

@@ -2,7 +2,7 @@
 
 Started by `judge_pool` as `python -m sparrow_lab.tasks.judge_worker`. Requests come in as pickles,
 since the parent is trusted; answers go out as JSON lines, since a check runs code that a model's
-answer steers. A line `{"started": true}` comes before each check, after its imports: the parent's clock
+answer steers. A line `{"started": true}` follows the imports of a check: the parent's clock
 starts when the work does.
 """
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 from sparrow_lab.tasks.base import Verdict
 from sparrow_lab.tasks.judge_pool import JudgePool, Outcome, judge_pool
 from sparrow_lab.tasks.text import final_answer
@@ -9,6 +12,8 @@ from sparrow_lab.tasks.text import final_answer
 LIMIT_S = 5.0
 """Processor seconds of one check."""
 
+_WORDS = re.compile(r"[A-Za-z]{3}[A-Za-z ]*")
+_SCIENTIFIC = re.compile(r"\b(\d+(?:\.\d*)?)[eE]([+-]?\d+)\b")
 _VERDICTS = {v.value: v for v in Verdict}
 
 
@@ -25,6 +30,7 @@ def judge_math(
     Returns:
         right, wrong, unparsable (no final answer, or one that is no expression), timeout, or
         crash (the checker failed on it). Two equal strings are right even if neither parses.
+        An answer that is wider than the right one ("3 or 9") is wrong.
     """
     final = final_answer(text)
     if final is None:
@@ -56,6 +62,9 @@ _warm = False
 def compare(answer: str, final: str) -> str:
     """Runs in a judge: the verdict's name. math-verify's own timeouts are off; the judge is killed.
 
+    An answer in words ("north") is compared as text: as an expression it would be a product of
+    letters, and equal to every anagram.
+
     Raises:
         Exception: whatever the parser or sympy raise; the pool counts it as a crash.
     """
@@ -64,13 +73,17 @@ def compare(answer: str, final: str) -> str:
     from math_verify import verify
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    if _plain(answer) == _plain(final):
+    right, given = _plain(answer), _plain(final)
+    if right == given:
         return Verdict.RIGHT.value
-    gold, found = _parse(answer), _parse(final)
-    if not any(not isinstance(x, str) for x in found):
+    if _WORDS.fullmatch(right):
+        same = right.casefold() == given.casefold()
+        return (Verdict.RIGHT if same else Verdict.WRONG).value
+    found = _parse(final)
+    if not found:
         return Verdict.UNPARSABLE.value
-    right = verify(gold, found, timeout_seconds=None, raise_on_error=True)
-    return (Verdict.RIGHT if right else Verdict.WRONG).value
+    equal = verify(_parse(answer), found, timeout_seconds=None, raise_on_error=True)
+    return (Verdict.RIGHT if equal else Verdict.WRONG).value
 
 
 def _plain(text: str) -> str:
@@ -80,15 +93,22 @@ def _plain(text: str) -> str:
     return inner[:-1] if inner != text and inner.endswith("}") else text
 
 
-def _parse(text: str) -> list[object]:
-    """Expressions in an answer, as LaTeX and as plain text; empty when it is neither."""
-    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse
+def _parse(text: str) -> list[Any]:
+    """The expression that a whole answer is; empty when it is none.
 
-    targets = (LatexExtractionConfig(boxed_match_priority=0), ExprExtractionConfig())
+    Only LaTeX is looked for, and all of the text must be it unless it marks a part with `$` or
+    `\\boxed`: math-verify's search for plain numbers takes the 9 out of "9**9" or of "3 9".
+    """
+    from math_verify import LatexExtractionConfig, parse
+
+    text = " ".join(text.split()).replace("**", "^")
+    text = _SCIENTIFIC.sub(r"\1 \\cdot 10^{\2}", text)
     marked = text if "$" in text or "\\boxed" in text else f"${text}$"
-    found: list[object] = []
-    for form in (marked, text):
-        found = parse(form, targets, parsing_timeout=None, raise_on_error=True)
-        if any(not isinstance(x, str) for x in found):
-            break
+    found: list[Any] = parse(
+        marked,
+        (LatexExtractionConfig(boxed_match_priority=0),),
+        fallback_mode="no_fallback",
+        parsing_timeout=None,
+        raise_on_error=True,
+    )
     return found

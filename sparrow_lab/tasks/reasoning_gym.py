@@ -39,7 +39,7 @@ STRIDE = 64
 SLOTS = SEEDS // len(SPLITS) // STRIDE
 """Slots of a split, about 8 million; then they start again."""
 
-TRIES = 10_000
+TRIES = 2_000
 """Items looked at for one slot before the options count as impossible."""
 
 LIMIT_S = 10.0

@@ -115,14 +115,18 @@ def final_answer(text: str) -> str | None:
     tagged = _TAG.findall(rest)
     if tagged:
         # a tag may be opened in vain before: the innermost opening counts
-        return str(tagged[-1]).rpartition("<answer>")[2].strip() or None
+        inner = str(tagged[-1]).rpartition("<answer>")[2]
+        return _after_sentence(inner) or inner.strip() or None
     boxed = last_boxed(rest)
     if boxed is not None:
         return boxed.strip() or None
-    sentences = _SENTENCE.findall(rest)
-    if sentences:
-        return str(sentences[-1]).strip().strip("*_`").rstrip(".").strip() or None
-    return None
+    return _after_sentence(rest)
+
+
+def _after_sentence(text: str) -> str | None:
+    """What the last "answer is …" line says, without emphasis and full stop."""
+    said = _SENTENCE.findall(text)
+    return (str(said[-1]).strip().strip("*_`").rstrip(".").strip() or None) if said else None
 
 
 def last_boxed(text: str) -> str | None:
