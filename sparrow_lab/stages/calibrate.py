@@ -26,7 +26,14 @@ from sparrow_lab.sparsity.schedule import Schedule
 from sparrow_lab.stages.context import StageContext
 from sparrow_lab.tasks import make_task
 from sparrow_lab.tasks.base import Prompt, Split, Task
-from sparrow_lab.train.measure import TokenTable, counts_by_prompt, head_of, recompute
+from sparrow_lab.train.measure import (
+    TokenTable,
+    counts_by_prompt,
+    head_of,
+    hidden_of,
+    recompute,
+    top_k_from_hidden,
+)
 from sparrow_lab.train.trainer import judge
 
 if TYPE_CHECKING:
@@ -75,11 +82,17 @@ def budget_ladder(config: PointConfig, context: int) -> list[int]:
 
 
 class Meter:
-    """Rolls out one model on one split's prompts and measures acceptance."""
+    """Rolls out one model on one split's prompts and measures acceptance.
+
+    Raises:
+        UserError: at temperature 0, which has no acceptance, or if no answer has a second token.
+    """
 
     def __init__(
         self, model: PreTrainedModel, task: Task, config: PointConfig, split: Split, samples: int
     ) -> None:
+        if config.rollout.temperature <= 0:
+            raise UserError("acceptance needs a temperature above 0", "rollout.temperature")
         self.model, self.task, self.config = model, task, config
         self.samples = samples
         self.prompts: list[Prompt] = task.prompts(split, 0, config.calibrate.prompts)
@@ -105,24 +118,26 @@ class Meter:
 
     def own(self, batch: RolloutBatch) -> TokenTable:
         """Acceptance by the dense recompute of the batch's own texts."""
+        temperature = self.config.rollout.temperature
+        return recompute(self.model, batch, temperature, top_k=self._top_k())
+
+    def _top_k(self) -> int | None:
         c = self.config.calibrate
-        top_k = c.top_k if c.estimator == "top_k" else None
-        return recompute(self.model, batch, self.config.rollout.temperature, top_k=top_k)
+        return c.top_k if c.estimator == "top_k" else None
 
     @torch.no_grad()
     def against(self, batch: RolloutBatch, dense: RolloutBatch) -> TokenTable:
         """Acceptance against the hidden states of the dense rollout of the same texts."""
-        assert batch.hidden_NTM is not None and dense.hidden_NTM is not None
         table, mask = TokenTable.empty(batch), batch.valid_NT
         width = mask.shape[1]  # the dense rollout had room up to the cap
-        stats = acceptance_from_hidden(
-            batch.hidden_NTM[mask],
-            dense.hidden_NTM[:, :width][mask],
-            head_of(self.model),
-            batch.tokens_NT[mask],
-            self.config.rollout.temperature,
-        )
-        table.acceptance_NT[mask] = stats.acceptance
+        sparse, other = hidden_of(batch)[mask], hidden_of(dense)[:, :width][mask]
+        head, temperature = head_of(self.model), self.config.rollout.temperature
+        top_k, tokens = self._top_k(), batch.tokens_NT[mask]
+        if top_k is not None:
+            alpha, _ = top_k_from_hidden(sparse, other, head, top_k, temperature)
+        else:
+            alpha = acceptance_from_hidden(sparse, other, head, tokens, temperature).acceptance
+        table.acceptance_NT[mask] = alpha
         return table
 
     def reward(self, batch: RolloutBatch) -> float:
@@ -134,7 +149,12 @@ class Meter:
         self, batch: RolloutBatch, table: TokenTable, seed: int = 0
     ) -> tuple[list[dict[str, Any]], dict[str, Any], npt.NDArray[np.int64]]:
         """Rows by length bin, the pooled row, and the counts behind them."""
-        c = self.config.calibrate
+        c, counted = self.config.calibrate, batch.counted_NT
+        if not counted.any():
+            raise UserError(
+                "no answer has a second token, and the first token of an answer has no acceptance",
+                "task.max_new_tokens",
+            )
         counts, sums = counts_by_prompt(batch, table, c.bin_width, self.bins)
         settings: dict[str, Any] = {
             "bootstrap": c.bootstrap,
@@ -143,7 +163,6 @@ class Meter:
             "sums": sums,
         }
         rows = curve_rows(counts, c.bin_width, min_prompts=c.min_prompts, **settings)
-        counted = batch.counted_NT
         attended, length = batch.attended_NT[counted], batch.length_NT[counted]
         for row in rows:
             here = length // c.bin_width == row["bin_start"] // c.bin_width
@@ -159,10 +178,8 @@ def measure_curve(
     """The object of `curve.json`, and counts [prompts, length bins, acceptance bins] by budget.
 
     Raises:
-        UserError: at temperature 0, which has no acceptance.
+        UserError: a budget is below the reserved pages, or see `Meter`.
     """
-    if config.rollout.temperature <= 0:
-        raise UserError("acceptance needs a temperature above 0", "rollout.temperature")
     c, size = config.calibrate, config.sparsity.page_size
     meter = Meter(model, task, config, "calibrate", c.samples)
     budgets = budget_ladder(config, meter.context)

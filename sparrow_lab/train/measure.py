@@ -5,7 +5,6 @@ Shape suffixes: N samples, T generated tokens, X tokens of a packed pass, V voca
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -82,10 +81,11 @@ def recompute(
         dense = dense_hidden(model, rows)
         table.put(rows, compare(batch, rows, dense, head_of(model), temperature))
         if top_k is not None:
-            for part, alpha, mass in _top_k(batch, rows, dense, head_of(model), top_k, temperature):
-                at = (rows.sample_X[part], rows.column_X[part])
-                table.acceptance_NT[at] = alpha
-                table.kept_mass_NT[at] = mass
+            at = (rows.sample_X, rows.column_X)
+            sparse = hidden_of(batch)[at]
+            alpha, mass = top_k_from_hidden(sparse, dense, head_of(model), top_k, temperature)
+            table.acceptance_NT[at] = alpha
+            table.kept_mass_NT[at] = mass
     return table
 
 
@@ -93,23 +93,32 @@ def compare(
     batch: RolloutBatch, rows: PackedRows, dense: Tensor, head: Tensor, temperature: float
 ) -> TokenStatistics:
     """Statistics of the tokens of one packed pass against the hidden states of the rollout."""
+    at = (rows.sample_X, rows.column_X)
+    sparse, tokens = hidden_of(batch)[at], batch.tokens_NT[at]
+    return acceptance_from_hidden(sparse, dense, head, tokens, temperature)
+
+
+def hidden_of(batch: RolloutBatch) -> Tensor:
+    """The hidden states [N, T, M] of a rollout.
+
+    Raises:
+        ValueError: it kept none.
+    """
     if batch.hidden_NTM is None:
         raise ValueError("the rollout kept no hidden states: ask for keep_hidden")
-    at = (rows.sample_X, rows.column_X)
-    return acceptance_from_hidden(
-        batch.hidden_NTM[at], dense, head, batch.tokens_NT[at], temperature
-    )
+    return batch.hidden_NTM
 
 
-def _top_k(
-    batch: RolloutBatch, rows: PackedRows, dense: Tensor, head: Tensor, k: int, temperature: float
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    assert batch.hidden_NTM is not None
-    for start in range(0, len(rows.sample_X), 2048):
-        part = slice(start, start + 2048)
-        sparse = batch.hidden_NTM[rows.sample_X[part], rows.column_X[part]]
-        alpha, mass = top_k_acceptance(sparse @ head.T, dense[part] @ head.T, k, temperature)
-        yield part, alpha, mass
+def top_k_from_hidden(
+    sparse: Tensor, dense: Tensor, head: Tensor, k: int, temperature: float, chunk: int = 2048
+) -> tuple[Tensor, Tensor]:
+    """`top_k_acceptance` from hidden states [X, M], `chunk` tokens of logits at a time."""
+    parts = [
+        top_k_acceptance(sparse[part] @ head.T, dense[part] @ head.T, k, temperature)
+        for part in (slice(i, i + chunk) for i in range(0, max(len(sparse), 1), chunk))
+    ]
+    alpha, mass = zip(*parts, strict=True)
+    return torch.cat(alpha), torch.cat(mass)
 
 
 def counted_tokens(
