@@ -85,6 +85,8 @@ def run_point(
     ledger.append("started", point=point.id, attempt=attempt.number, token=token, pid=os.getpid())
     with logged_to(attempt.log_path):
         try:
+            if folder.read_result() is not None:
+                raise Interrupted("another worker has just finished this point")
             owner = _ready(sweep, point)
             if owner == point.id:
                 config = PointConfig.model_validate(point.config)
@@ -98,7 +100,7 @@ def run_point(
             message = str(reason) or stop.reason or "asked to stop"
             print(f"interrupted: {message}")
             _record(ledger, point, attempt, "interrupted", message)
-            return False
+            return folder.read_result() is not None
         except BaseException as error:
             if isinstance(error, UserError):
                 print(f"error: {error}")
@@ -131,11 +133,11 @@ def _run_stage(context: StageContext, stages: Mapping[str, str]) -> None:
         said = f": {one_line(given)}" if cause else ""
         name = type(given).__name__
         raise TypeError(f"stage {point.stage} returned {name}, not a result{said}") from cause
-    if not attempt.still_owner():
-        raise Interrupted("a later attempt has claimed this point")
+    finished = time.time()
     events.compact(attempt)
     histograms.compact(attempt)
-    finished = time.time()
+    if not attempt.still_owner():
+        raise Interrupted("a later attempt has claimed this point")
     result = {
         "stage": point.stage,
         "attempt": attempt.number,

@@ -223,13 +223,13 @@ class Launcher:
                 continue
             point = self._point(point_id)
             state = own_state(self.sweep, point, self.notes.of(point_id))
-            if outcome == "not begun" and state.state not in ("cancelled", "running"):
+            if outcome != "ended" and state.state not in ("cancelled", "running"):
                 self.states[point_id] = PointState(point, "planned")
+                if outcome == "quiet":
+                    self._interrupted(PointState(point, "interrupted", "left before it had begun"))
                 continue
             self.states[point_id] = state
-            if outcome == "quiet":
-                self._interrupted(PointState(point, "interrupted", "left before it had begun"))
-            elif state.state == "running" and state.attempt is not None:
+            if state.state == "running" and state.attempt is not None:
                 # Someone else's worker has claimed the point meanwhile: follow that one.
                 self.jobs.append(Job(self.sweep, "", [point_id], claims=[state.attempt]))
             elif state.state == "done":
@@ -306,6 +306,8 @@ class Launcher:
         """Ask all workers to leave and wait for the grace; then end what is left."""
         deadline = time.monotonic() + self.options.grace_s
         while any(job.alive() for job in self.jobs) and time.monotonic() < deadline:
+            if self.stop.hard:
+                break
             for job in self.jobs:
                 job.ask_to_stop("asked")
             time.sleep(TICK_S)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sparrow_lab.runs import histograms
 from sparrow_lab.runs.events import read_events
 from sparrow_lab.runs.layout import PointFolder, SweepFolder
 from sparrow_lab.runs.ledger import Ledger
@@ -187,6 +188,33 @@ def test_a_worker_that_lost_its_claim_writes_no_result(
     assert point.read_result() is None
     assert [a.number for a in point.attempts()] == [1, 2]
     assert "later attempt" in (point.attempts()[0].read_failure() or {})["message"]
+
+
+def test_a_claim_lost_at_the_last_moment_gives_no_result(
+    make: Callable[..., SweepFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compaction imports a library and takes its time: the claim is looked at after it."""
+    sweep, point = one_train(make)
+    monkeypatch.setattr(histograms, "compact", lambda _: point.new_attempt({"pid": 1}))
+    run(sweep, "7a00")
+    assert point.read_result() is None
+
+
+def test_a_point_that_another_worker_finished_meanwhile_is_left(
+    make: Callable[..., SweepFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep, point = one_train(make)
+    real = PointFolder.new_attempt
+
+    def late(folder: PointFolder, owner: dict[str, Any]) -> Any:
+        folder.write_result({"attempt": 7, "metrics": {}})
+        return real(folder, owner)
+
+    monkeypatch.setattr(PointFolder, "new_attempt", late)
+    run(sweep, "7a00")
+    assert fakes.starts(point.path) == 0
+    assert (point.read_result() or {})["attempt"] == 7
+    assert failure_of(point)["kind"] == "interrupted"
 
 
 def test_a_stage_sees_that_the_claim_is_lost(

@@ -219,6 +219,18 @@ def test_ctrl_c_in_the_first_instant_leaves_nothing_running(make_sweep: MakeSwee
     assert workers_under(sweep.path) == []
 
 
+def test_ctrl_c_while_a_lost_point_starts_again_is_a_stop(make_sweep: MakeSweep) -> None:
+    sweep = make_sweep(train_points(1, steps=200, sleep=0.05))
+    launcher = start_launcher(sweep)
+    wait_until(lambda: step_of(sweep, "7a000") > 0)
+    kill_worker(sweep, "7a000")
+    wait_until(lambda: len(list(sweep.jobs.iterdir())) == 2)
+    launcher.send_signal(signal.SIGINT)
+    code, said = finish(launcher, 40)
+    assert code == 130, said
+    assert workers_under(sweep.path) == []
+
+
 def test_a_signal_from_outside_is_no_failure(make_sweep: MakeSweep) -> None:
     sweep = make_sweep(train_points(1, steps=30, every=50, sleep=0.05))
     launcher = start_launcher(sweep, "retries=0")
@@ -251,7 +263,7 @@ def test_a_killed_controller_does_not_lose_its_worker(make_sweep: MakeSweep) -> 
 
 def test_two_workers_on_one_point_give_one_result(make_sweep: MakeSweep) -> None:
     """As after a node that was thought dead: the later claim wins, the earlier one stops."""
-    sweep = make_sweep(train_points(1, steps=60, every=10, sleep=0.05))
+    sweep = make_sweep(train_points(1, steps=300, every=10, sleep=0.05))
     jobs = []
     for token in ("first000", "second00"):
         jobs.append(start_job(sweep, token, ["7a000"], 1, fakes.STAGES))
