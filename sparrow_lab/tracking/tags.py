@@ -33,7 +33,7 @@ STAGES = {
         "The schedule and its check on fresh prompts. `schedule/budget` and `..._by_length` are "
         "drawn over the length: step = tokens."
     ),
-    "train": "RL on sparse rollouts. Pictures of acceptance are under Artifacts, `images/`.",
+    "train": "RL on sparse rollouts. Pictures of acceptance by step: Artifacts, `acceptance/`.",
     "evaluate": "The trained policy, decoded densely on held-out prompts.",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -142,11 +143,14 @@ class Writer:
         run.status, run.name = status, name
 
     def picture(self, run: Known, step: int, time: int, png: bytes) -> None:
-        """A picture at a step, as MLflow's image panels show it."""
+        """A picture at a step: as a file that the page previews, and for its image grids."""
         import PIL.Image
 
         self._beat()
-        with store_errors(self.store):
+        with store_errors(self.store), tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch) / f"step-{step:06d}.png"
+            path.write_bytes(png)
+            self._client.log_artifact(run.run_id, str(path), PICTURE)
             image = PIL.Image.open(io.BytesIO(png)).convert("RGB")
             self._client.log_image(
                 run.run_id, image, key=PICTURE, step=step, timestamp=time, synchronous=True
