@@ -91,11 +91,13 @@ def cells_of(runs: pd.DataFrame, statistic: str = "p05") -> Cells:
 def grid_for(x: Floats, points: int = 161, inside: int = 9, coarse: bool = False) -> Grid:
     """A grid that covers the levels and a tenth of their span beyond, `inside` points a gap.
 
+    It ends at 0 and 1, where acceptance does.
     A coarse one has an eighth of the nuisances: for tests that compare it with itself.
     """
     levels = np.unique(x)
     span = max(float(levels[-1] - levels[0]), 1e-6)
-    even = np.linspace(levels[0] - 0.1 * span, levels[-1] + 0.1 * span, points)
+    low, high = max(levels[0] - 0.1 * span, 0.0), min(levels[-1] + 0.1 * span, 1.0)
+    even = np.linspace(min(low, levels[0]), max(high, levels[-1]), points)
     between = [np.linspace(a, b, inside) for a, b in itertools.pairwise(levels)]
     widths = np.geomspace(span / 150, span / 1.5, WIDTHS // 2 if coarse else WIDTHS)
     lapses, correlations = (LAPSES[::2], CORRELATIONS[::2]) if coarse else (LAPSES, CORRELATIONS)

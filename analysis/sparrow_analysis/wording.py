@@ -65,9 +65,9 @@ def threshold_details(t: Threshold) -> list[str]:
     lines: list[str] = []
     if t.runs:
         lines.append(
-            f"{t.collapsed} of {t.runs} sparse runs with a verdict collapsed; {t.levels} schedules "
-            f"of {t.settings} {_plural(t.settings, 'setting')}, {name} from {t.lowest:.3f} to "
-            f"{t.highest:.3f}."
+            f"{t.collapsed} of {t.runs} sparse {_runs(t.runs)} with a verdict collapsed; "
+            f"{t.levels} {_plural(t.levels, 'schedule')} of {t.settings} "
+            f"{_plural(t.settings, 'setting')}, {name} {_range(t.lowest, t.highest)}."
         )
     if t.kind == "threshold":
         lines.append(_edge(t, name))
@@ -237,7 +237,7 @@ def scope(frame: pd.DataFrame) -> str:
     tasks = _list([t for t in dict.fromkeys(frame["task"]) if t])
     pages = f", page {_plural(len(sizes), 'size', 'sizes')} {_list(sizes)}" if sizes else ""
     on = f" on {tasks}" if tasks else ""
-    return f"Found for {models}{pages}{on} with this recipe; it says nothing about other ones."
+    return f"This is about {models}{pages}{on}, with this recipe; it says nothing about other ones."
 
 
 def value_text(t: Threshold) -> str:
@@ -260,6 +260,10 @@ def p_text(p: float) -> str:
     if math.isnan(p):
         return "no p-value"
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.01 else f"p = {p:.2f}"
+
+
+def _range(low: float, high: float) -> str:
+    return f"from {low:.3f} to {high:.3f}" if high > low else f"{low:.3f}"
 
 
 def _digits(t: Threshold) -> int:

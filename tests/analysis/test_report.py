@@ -145,8 +145,7 @@ def test_curves_only(tmp_path: Path) -> None:
 
 def test_an_unfinished_sweep_says_what_is_missing(tmp_path: Path) -> None:
     world = replace(SMALL, seeds=2, stop_at=lambda level, seed: 4 if seed == 1 else None)
-    made = write_report(read_sweep(write_sweep(tmp_path, world).path), tmp_path / "out")
-    html = made.page.read_text()
+    html = page(answer(read_sweep(write_sweep(tmp_path, world).path)), [])
     assert "This sweep is not finished." in html
     assert "train: 3 of 6 done; 3 interrupted" in html
     assert "ended early" in html
@@ -173,8 +172,10 @@ def test_a_folder_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) ->
 
 def test_text_of_people_is_escaped(tmp_path: Path) -> None:
     world = replace(SMALL, levels=ladder([0.6], model="<b>bold</b>"))
-    made = write_report(read_sweep(write_sweep(tmp_path, world).path), tmp_path / "out")
-    assert "<b>bold</b>" not in made.page.read_text()
+    found = answer(read_sweep(write_sweep(tmp_path, world).path))
+    html = page(found, [p for p in panels(found) if p.section == "threshold"])
+    assert "&lt;b&gt;bold&lt;/b&gt;" in html
+    assert "<b>bold</b>" not in html
 
 
 def test_settings_that_differ_are_the_headline(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ def curves_figure(
         )
         until = _last_length(mine, steps[steps["model"].eq(model)])
         low = _lowest(mine)
+        # prompts are rarely short: nothing is measured, and nothing chosen, before the first bin
+        first = max(0.0, float(mine["bin_start"].min()) - 0.04 * until) if len(mine) else 0.0
         for column, size in enumerate(sizes):
             here = mine[mine["page_size"].eq(size)]
             axes = panels[:, column]
@@ -59,7 +61,7 @@ def curves_figure(
             if with_steps:
                 _steps(axes[2], steps, distinct[distinct["page_size"].eq(size)], until)
             axes[-1].set_xlabel("length: tokens in the cache")
-            axes[0].set_xlim(0, until * 1.0)
+            axes[0].set_xlim(first, until)
             axes[0].annotate(
                 "budget",
                 (1, 1),

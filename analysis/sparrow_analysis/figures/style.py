@@ -110,6 +110,17 @@ def part_styles(parts: Sequence[object]) -> dict[object, tuple[str, str]]:
     return {p: (PARTS[i % len(PARTS)], MARKERS[i % len(MARKERS)]) for i, p in enumerate(distinct)}
 
 
+def stretch_near_one(axes: Axes) -> None:
+    """Spread out the x axis towards 1, where the levels that matter may lie close together."""
+    axes.set_xscale(
+        "function",
+        functions=(lambda x: -np.log(1.02 - np.minimum(x, 1.01)), lambda y: 1.02 - np.exp(-y)),
+    )
+    ticks = [0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0]
+    axes.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    axes.minorticks_off()
+
+
 def label_ends(
     axes: Axes, labels: Sequence[tuple[float, float, str, str]], height: float, size: float = 7.5
 ) -> None:

@@ -34,6 +34,9 @@ def threshold_figure(runs: pd.DataFrame, threshold: Threshold) -> Figure:
             return figure
         heights = [1.35, 0.32 * max(len(rows), 2)]
         top, below = figure.subplots(2, 1, sharex=True, height_ratios=heights)
+        stretched = _crowded(shown.loc[~shown["dense"], name])
+        if stretched:
+            style.stretch_near_one(below)
         _share(top, runs, threshold)
         _strip(below, shown, rows, name)
         _band(top, below, threshold)
@@ -41,13 +44,20 @@ def threshold_figure(runs: pd.DataFrame, threshold: Threshold) -> Figure:
         if name == "p05":
             low = min(low, float(shown["p05_low"].fillna(low).min()))
         right = max(1.0, float(shown[name].max()))
-        below.set_xlim(low - 0.04 * (right - low) - 0.002, right + 0.02 * (right - low) + 0.001)
+        below.set_xlim(low - 0.04 * (right - low) - 0.002, right + 0.004)
         below.set_xlabel(
             f"{STATISTIC_NAMES.get(name, name)} of acceptance of the initial policy, "
             "under the run's own schedule, on fresh prompts"
+            + ("\n(the axis is stretched towards 1)" if stretched else "")
         )
         _legend(figure, shown)
     return figure
+
+
+def _crowded(values: pd.Series) -> bool:
+    """Whether many levels lie close to 1 and others far below."""
+    levels = values.drop_duplicates()
+    return len(levels) > 3 and bool(levels.min() < 0.7) and bool(levels.gt(0.9).mean() >= 0.4)
 
 
 def _rows(shown: pd.DataFrame) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from sparrow_analysis.figures import style
 from sparrow_analysis.frames import SweepFrames, records
@@ -62,6 +63,7 @@ def _figure(frames: SweepFrames, runs: pd.DataFrame, groups: Sequence[str]) -> F
                     axes.set_ylabel(title)
             panels[0, column].set_title(group or "dense")
             panels[-1, column].set_xlabel("training step")
+            panels[-1, column].xaxis.set_major_locator(MaxNLocator(6, integer=True))
     return figure
 
 

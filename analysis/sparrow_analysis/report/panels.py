@@ -48,13 +48,14 @@ def panels(found: Answer) -> Iterator[Panel]:
             "Each statistic of the initial policy, under the run's own schedule, on fresh prompts, "
             "against how the run ended.",
         )
-        yield Panel(
-            "predictors",
-            "predictor-scores",
-            scores_figure(found.predictors),
-            "Left: no threshold is fitted. Right: a threshold is chosen on all settings but one "
-            "and tried on that one. Bars: 95 % intervals from a bootstrap over schedules.",
-        )
+        if len(found.predictors.table):
+            yield Panel(
+                "predictors",
+                "predictor-scores",
+                scores_figure(found.predictors),
+                "Left: no threshold is fitted. Right: a threshold is chosen on all settings but "
+                "one and tried on that one. Bars: 95 % intervals from a bootstrap over schedules.",
+            )
     models = dict.fromkeys([*frames.curves["model"], *frames.schedules["model"]])
     for model in models:
         if frames.curves["model"].eq(model).any() or frames.schedules["model"].eq(model).any():

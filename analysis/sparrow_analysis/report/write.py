@@ -100,9 +100,13 @@ def page(found: Answer, drawn: list[Panel]) -> str:
         scope=wording.scope(found.runs),
         details=wording.details(found),
         settings=tables.setting_rows(found),
-        what_if=[(k, wording.threshold_headline(v)) for k, v in found.what_if.items()],
+        what_if=[
+            (k, wording.threshold_headline(v))
+            for k, v in found.what_if.items()
+            if {v.kind, found.threshold.kind} != {"not_enough"}
+        ],
         predictors=wording.predictor_sentences(found.predictors) if len(found.runs) else [],
-        mean=wording.threshold_headline(found.mean) if len(found.runs) else "",
+        mean="" if found.mean.kind == "not_enough" else wording.threshold_headline(found.mean),
         states=tables.state_rows(found),
         unfinished=bool(found.frames.tasks["state"].ne("done").any()),
         failures=tables.failures(found),
