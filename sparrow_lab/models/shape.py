@@ -38,12 +38,11 @@ def find_folder(name: str) -> Path | None:
     given = Path(name).expanduser()
     parts = given.parts
     in_root = len(parts) == 2 and parts[0] == "models"
-    under_root = models_root() / parts[1] if in_root else given
-    for path in (under_root, given):
-        if path.is_dir():
-            return path
-        if path.is_file():
-            raise UserError(f"'{name}' is a file; name the folder that holds it", "model.name")
+    path = models_root() / parts[1] if in_root else given
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise UserError(f"'{name}' is a file; name the folder that holds it", "model.name")
     for source in SOURCES.values():
         if name in (source.name, source.folder) or (in_root and parts[1] == source.folder):
             known = f"models/{source.folder}"
