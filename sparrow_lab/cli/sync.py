@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 import typer
@@ -30,8 +32,15 @@ def command(
     folder = find_sweep(sweep)
     show = Printer()
     if follow:
+        stop = threading.Event()
+        # The task at hand is finished: half a task would have to be imported again.
+        signal.signal(signal.SIGTERM, lambda *_: stop.set())
         total = follow_sweep(
-            folder, uri, busy=lambda: lock_owner(folder) is not None, report=show.summary
+            folder,
+            uri,
+            busy=lambda: lock_owner(folder) is not None,
+            report=show.summary,
+            stop=stop,
         )
     else:
         total = Importer(folder, uri).run()

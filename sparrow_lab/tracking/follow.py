@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ def follow_sweep(
     give_up_s: float = GIVE_UP_S,
     busy: Callable[[], bool] | None = None,
     report: Callable[[SyncSummary], None] | None = None,
+    stop: threading.Event | None = None,
 ) -> SyncSummary:
     """Import every `poll_s` seconds until the sweep has ended, and sum up.
 
@@ -31,11 +33,13 @@ def follow_sweep(
         busy: whether somebody will still start tasks (a launcher that lives); while it is
             true the sweep has not ended.
         report: called after each pass, with what that pass did.
+        stop: when set, the task at hand is finished and the rest is left for a later import.
 
     A store that is down is tried again at each pass, after the sweep's end for `give_up_s`
     more. The summary's `warning` is the last pass's: None means that all is in MLflow.
     """
-    importer = Importer(sweep, uri)
+    stop = stop or threading.Event()
+    importer = Importer(sweep, uri, stop)
     total = SyncSummary(sweep.name, importer.store.uri, importer.experiment)
     over_since: float | None = None
     while True:
@@ -50,4 +54,5 @@ def follow_sweep(
             enough = settle_s if one.warning is None else max(settle_s, give_up_s)
             if now - over_since >= enough:
                 return total
-        time.sleep(poll_s)
+        if stop.wait(poll_s):
+            return total

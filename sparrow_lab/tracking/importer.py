@@ -7,6 +7,7 @@ from MLflow itself (a tag of each run), so a deleted database is filled again fr
 from __future__ import annotations
 
 import tempfile
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping
@@ -62,10 +63,16 @@ def sync(
 
 
 class Importer:
-    """Imports one sweep, pass after pass; what MLflow holds is read once and then remembered."""
+    """Imports one sweep, pass after pass; what MLflow holds is read once and then remembered.
 
-    def __init__(self, sweep: SweepFolder, uri: str | None = None) -> None:
+    Once `stop` is set, a pass ends after the task at hand.
+    """
+
+    def __init__(
+        self, sweep: SweepFolder, uri: str | None = None, stop: threading.Event | None = None
+    ) -> None:
         self.sweep = sweep
+        self._stop = stop or threading.Event()
         self.store: Store = of_sweep(sweep, uri)
         self.experiment = settings(sweep)[1]
         self._writer: Writer | None = None
@@ -121,6 +128,9 @@ class Importer:
             if task.result is None and not task.attempts:
                 summary.waiting += 1
                 continue
+            if self._stop.is_set():
+                summary.warning = "asked to stop; run sync again for the rest"
+                return
             try:
                 self._import(writer, parent, task, by_id, names, aliases[task.point.id], summary)
             except (ValueError, KeyError, TypeError) as error:

@@ -62,18 +62,20 @@ def parent_tags(sweep: SweepFolder, plan: Plan, tasks: Sequence[Task]) -> dict[s
 
 
 def parent_note(plan: Plan, tasks: Sequence[Task]) -> str:
-    """Markdown: a table of stages and states, and what failed."""
+    """Markdown: how many tasks stand how, what failed, and a table by stage."""
     columns: list[Status] = ["FINISHED", "RUNNING", "FAILED", "KILLED", "SCHEDULED"]
-    lines = [f"**Sweep {plan.name}**", "", "| stage | " + " | ".join(columns).lower() + " |"]
+    totals = Counter(task.status for task in tasks)
+    said = ", ".join(f"{totals[status]} {status.lower()}" for status in columns if totals[status])
+    lines = [f"**Sweep {plan.name}**: {said or 'nothing begun'}", ""]
+    names = Names(plan.points)
+    failed = [task for task in tasks if task.status == "FAILED"]
+    lines += [f"- {names(t.point)}: `{short(t.failure, 120)}`" for t in failed[:SHOWN_FAILURES]]
+    if len(failed) > SHOWN_FAILURES:
+        lines.append(f"- and {len(failed) - SHOWN_FAILURES} more")
+    lines += ["", "| stage | " + " | ".join(columns).lower() + " |"]
     lines.append("| --- |" + " --- |" * len(columns))
     counts = Counter((task.point.stage, task.status) for task in tasks)
     for stage in dict.fromkeys(point.stage for point in plan.points):
         cells = " | ".join(str(counts[stage, status] or "") for status in columns)
         lines.append(f"| {stage} | {cells} |")
-    names = Names(plan.points)
-    failed = [task for task in tasks if task.status == "FAILED"]
-    lines += [""] if failed else []
-    lines += [f"- {names(t.point)}: `{short(t.failure, 120)}`" for t in failed[:SHOWN_FAILURES]]
-    if len(failed) > SHOWN_FAILURES:
-        lines.append(f"- and {len(failed) - SHOWN_FAILURES} more")
     return short("\n".join(lines), 6000)

@@ -83,6 +83,24 @@ def test_it_gives_up_on_a_store_that_stays_away(
     assert total.warning is not None and not total.ok
 
 
+def test_asked_to_stop_it_leaves_whole_tasks(sweep: SweepFolder) -> None:
+    simulate.run_all(sweep, steps=3)
+    stop = threading.Event()
+    log = Writer.log
+
+    def stopping(self: Writer, run: object, cells: object) -> None:
+        stop.set()
+        log(self, run, cells)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Writer, "log", stopping)
+        total = follow_sweep(sweep, poll_s=30, stop=stop)
+    assert total.created == 1
+    assert total.warning is not None and "asked to stop" in total.warning
+    rest = importer.sync(sweep)
+    assert (rest.created, rest.rebuilt, rest.unchanged) == (3, 0, 1)
+
+
 def test_it_does_not_end_while_a_launcher_lives_or_within_the_pause(sweep: SweepFolder) -> None:
     claim(sweep.point("cal0")).write_failure("error", "died")
     busy = iter([True, True])

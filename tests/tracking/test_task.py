@@ -97,6 +97,7 @@ def test_a_failure_is_one_line() -> None:
 def test_the_note_counts_stages_and_names_failures(sweep: SweepFolder) -> None:
     claim(sweep.point("cal0")).write_failure("error", "no memory", "OSError")
     text = parent_note(sweep.read_plan(), tasks(sweep))
+    assert "**Sweep demo**: 1 failed, 3 scheduled" in text
     assert "| calibrate |  |  | 1 |  |  |" in text
     assert "error: OSError: no memory" in text
 
