@@ -17,6 +17,7 @@ from sparrow_lab.stages.signals import StopFlag
 
 BASE: dict[str, Any] = {
     "model": {"name": "tiny-s"},
+    "task": {"params": {"hops_max": 3, "max_hops": 3}},
     "sparsity": {
         "page_size": 8,
         "dense_layers": 1,
@@ -34,10 +35,10 @@ BASE: dict[str, Any] = {
     "train": {
         "steps": 4,
         "prompts": 2,
-        "samples": 4,
+        "samples": 3,
         "lr": 5e-4,
         "evaluate_every": 2,
-        "evaluate_prompts": 8,
+        "evaluate_prompts": 6,
         "checkpoint_every": 2,
     },
     "seed": 3,

@@ -50,8 +50,9 @@ def test_the_curve_is_complete(curve: dict[str, Any]) -> None:
     assert curve["schema"] == 1
     assert (curve["page_size"], curve["bin_width"]) == (8, 8)
     assert curve["reserved_tokens"] == 8 * (1 + 3)
-    longest = max(len(p.tokens) for p in make_task(make_config().task).prompts("calibrate", 0, 8))
-    assert curve["context"] == longest + 36
+    task = make_task(make_config().task)
+    longest = max(len(p.tokens) for p in task.prompts("calibrate", 0, 8))
+    assert curve["context"] == longest + task.max_new_tokens
     assert set(curve["ceiling"]) == {"p05", "mean"}
     assert curve["settings"]["prompts"] == 8 and curve["settings"]["estimator"] == "exact"
     budgets = sorted({row["budget"] for row in curve["pooled"]})
