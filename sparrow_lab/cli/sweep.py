@@ -28,6 +28,9 @@ def command(
     local: Annotated[
         bool, typer.Option("--local", help="Run on this machine (the default).")
     ] = False,
+    report: Annotated[
+        bool, typer.Option("--report/--no-report", help="Write the report when all is done.")
+    ] = True,
     runs: Annotated[
         Path | None,
         typer.Option(help="Folder of all sweeps; default $SPARROW_RUNS or ./runs."),
@@ -65,4 +68,10 @@ def command(
     )
     tracker = Tracker(sweep, config.tracking.uri) if config.tracking.enabled else None
     source = run.source_of(file)
-    return run.run_sweep(sweep, plan, source, options, console, tracker, first=only)
+    code = run.run_sweep(sweep, plan, source, options, console, tracker, first=only)
+    if code == 0 and only is None and report:
+        from sparrow_lab.sweep.answer import answer
+
+        for line in answer(sweep):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return code

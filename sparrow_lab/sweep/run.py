@@ -17,6 +17,7 @@ from sparrow_lab.sweep.difference import Difference, against_folder, stage_count
 from sparrow_lab.sweep.guards import check_folder
 from sparrow_lab.sweep.lock import sweep_lock
 from sparrow_lab.sweep.options import Options
+from sparrow_lab.sweep.preview import render
 from sparrow_lab.sweep.states import PointState, read_states
 from sparrow_lab.sweep.summary import closing_lines, exit_code
 
@@ -159,10 +160,9 @@ def dry_run(console: Console, sweep: SweepFolder, plan: Plan, points: Sequence[s
     show_difference(console, plan, difference)
     states = read_states(sweep, plan)
     new = {p.id for p in difference.new}
-    for point in plan.points:
-        if point.id in points:
-            state = "new" if point.id in new else states[point.id].state
-            _say(console, f"  {state:<11} {point.stage:<9} {point.id}  {point.short()}")
+    known = {i: s.state for i, s in states.items() if i not in new}
+    shown = replace(plan, points=tuple(p for p in plan.points if p.id in points))
+    console.print(render(shown, known))
     left = sum(1 for p in plan.points if p.id in points and states[p.id].state != "done")
     _say(console, f"{left} points would run; nothing was started")
 
