@@ -61,7 +61,7 @@ def one_for_all(
     if parts < 2 or outcomes.sum() in (0, cells.runs[keep].sum()):
         return OneForAll(by, parts, math.nan, math.nan, math.nan)
     cells = cells.take(keep)
-    cube = log_likelihoods(cells, grid_for(cells.x, points=61, inside=4, coarse=True))
+    cube = log_likelihoods(cells, grid_for(cells.x, points=41, inside=3, coarse=True))
     flat = cube.reshape(len(cells), -1)
     common = float(flat.sum(axis=0).max())
 

@@ -60,6 +60,15 @@ def test_a_threshold_is_written_on_the_figure(frames: SweepFrames) -> None:
     assert f"{found.value:.2f}" in texts(threshold_figure(runs, found))
 
 
+def test_where_settings_differ_the_common_threshold_is_left_out(frames: SweepFrames) -> None:
+    runs = verdicts(frames)
+    found = find_threshold(runs)
+    own = {"tiny-s · page 4": found}
+    figure = threshold_figure(runs, found, own)
+    assert f"{found.value:.2f}" not in texts(figure)
+    assert len(figure.axes[1].patches) == 1
+
+
 def test_curves_have_a_column_a_page_size(frames: SweepFrames) -> None:
     figure = curves_figure(frames.curves, frames.steps, frames.schedules, "tiny-s")
     assert len(figure.axes) == 6

@@ -182,7 +182,8 @@ def _steps(axes: Axes, steps: pd.DataFrame, distinct: pd.DataFrame, until: float
     ends = []
     for (_, row), colour in zip(ordered.iterrows(), colours, strict=True):
         line = lines[lines["schedule_id"].eq(row["schedule_id"])]
-        budget = line["budget"].fillna(line["length"])
+        # more than everything is everything: such a step is drawn along the upper edge
+        budget = line["budget"].fillna(line["length"]).clip(upper=1.04 * until)
         axes.plot(line["length"], budget, color=colour, lw=1.5, solid_joinstyle="miter")
         if len(line):
             ends.append(

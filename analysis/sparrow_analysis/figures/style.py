@@ -137,7 +137,7 @@ def label_ends(
     at = [min(max(known[i][1], low), high) for i in order]
     for i in range(1, len(at)):
         at[i] = max(at[i], at[i - 1] + least)
-    over = at[-1] - max(high, known[order[-1]][1])
+    over = at[-1] - high
     if over > 0:
         at[-1] -= over
         for i in range(len(at) - 2, -1, -1):

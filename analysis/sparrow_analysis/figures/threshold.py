@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from sparrow_analysis.figures import style
 from sparrow_analysis.frames import STATISTIC_NAMES, records
 from sparrow_analysis.threshold import Threshold, decided
 from sparrow_analysis.verdicts import DECIDED
 
+BAND, EDGE = "#7b6fd0", "#5b4fb5"
 _SHOWN = (*DECIDED, "censored")
 
 
-def threshold_figure(runs: pd.DataFrame, threshold: Threshold) -> Figure:
+def threshold_figure(
+    runs: pd.DataFrame,
+    threshold: Threshold,
+    by_setting: Mapping[str, Threshold] | None = None,
+) -> Figure:
     """Share of runs that collapsed against the statistic, and below it every run by setting.
 
     Args:
         runs: as `verdicts` makes them; dense runs are drawn as a row of controls.
+        by_setting: where no single threshold serves, those of the settings, each in its own row;
+            the common one is then left out.
     """
     name = threshold.statistic
     shown = runs[runs["verdict"].isin(_SHOWN) & runs[name].notna()]
@@ -37,9 +46,12 @@ def threshold_figure(runs: pd.DataFrame, threshold: Threshold) -> Figure:
         stretched = _crowded(shown.loc[~shown["dense"], name])
         if stretched:
             style.stretch_near_one(below)
-        _share(top, runs, threshold)
+        _share(top, runs, threshold, fitted=by_setting is None)
         _strip(below, shown, rows, name)
-        _band(top, below, threshold)
+        if by_setting is None:
+            _band(top, below, threshold)
+        else:
+            _own_bands(below, rows, by_setting)
         low = float(shown[name].min())
         if name == "p05":
             low = min(low, float(shown["p05_low"].fillna(low).min()))
@@ -67,7 +79,7 @@ def _rows(shown: pd.DataFrame) -> list[str]:
     return [*sparse, *(f"{g} · dense" if g else "dense" for g in controls)]
 
 
-def _share(axes: Axes, runs: pd.DataFrame, threshold: Threshold) -> None:
+def _share(axes: Axes, runs: pd.DataFrame, threshold: Threshold, fitted: bool) -> None:
     table = decided(runs, threshold.statistic)
     cells = table.groupby(["group", "level"], sort=False).agg(
         x=(threshold.statistic, "mean"), share=("collapsed", "mean"), runs=("collapsed", "size")
@@ -82,7 +94,7 @@ def _share(axes: Axes, runs: pd.DataFrame, threshold: Threshold) -> None:
         zorder=3,
         clip_on=False,
     )
-    if threshold.kind == "threshold":
+    if fitted and threshold.kind == "threshold":
         axes.plot(threshold.curve["x"], threshold.curve["chance"], color=style.INK, zorder=4)
     axes.set_ylim(-0.06, 1.06)
     axes.set_yticks([0, 0.5, 1], ["0", "½", "1"])
@@ -126,14 +138,29 @@ def _dot(verdict: str) -> dict[str, Any]:
     return {"s": 24, "facecolor": face, "edgecolor": colour, "lw": 1.2}
 
 
+def _ends(threshold: Threshold) -> tuple[float, float]:
+    """The interval, open ends drawn to 0 and 1."""
+    low, high = threshold.low, threshold.high
+    return (0.0 if math.isinf(low) else low), (1.0 if math.isinf(high) else high)
+
+
+def _own_bands(axes: Axes, rows: list[str], by_setting: Mapping[str, Threshold]) -> None:
+    for y, row in enumerate(rows):
+        own = by_setting.get(row)
+        if own is not None and own.kind == "threshold":
+            left, right = _ends(own)
+            box = Rectangle((left, y - 0.42), right - left, 0.84, facecolor=BAND, alpha=0.2, lw=0)
+            axes.add_patch(box)
+            axes.plot([own.value] * 2, [y - 0.42, y + 0.42], color=EDGE, lw=1.5, zorder=2)
+
+
 def _band(top: Axes, below: Axes, threshold: Threshold) -> None:
     if threshold.kind != "threshold":
         return
-    left, right = 0.0 if math.isinf(threshold.low) else threshold.low, threshold.high
-    right = 1.0 if math.isinf(right) else right
+    left, right = _ends(threshold)
     for axes in (top, below):
-        axes.axvspan(left, right, color="#7b6fd0", alpha=0.16, lw=0, zorder=0)
-        axes.axvline(threshold.value, color="#5b4fb5", lw=1.3, zorder=1)
+        axes.axvspan(left, right, color=BAND, alpha=0.16, lw=0, zorder=0)
+        axes.axvline(threshold.value, color=EDGE, lw=1.3, zorder=1)
     digits = 2 if right - left >= 0.03 else 3
     top.annotate(
         f"{threshold.value:.{digits}f}",
@@ -142,7 +169,7 @@ def _band(top: Axes, below: Axes, threshold: Threshold) -> None:
         textcoords="offset points",
         ha="center",
         va="bottom",
-        color="#5b4fb5",
+        color=EDGE,
         fontsize=9,
         fontweight="bold",
     )

@@ -36,10 +36,16 @@ def panels(found: Answer) -> Iterator[Panel]:
         yield Panel(
             "threshold",
             "threshold",
-            threshold_figure(runs, found.threshold),
-            "Top: one dot a schedule, larger with more seeds; the curve is the fitted chance of "
-            "collapse, the band the interval of the threshold. Below: one dot a run, by setting. "
-            "Dense runs are controls and take no part in the fit.",
+            threshold_figure(runs, found.threshold, found.by_setting if found.differs else None),
+            "Top: one dot a schedule, larger with more seeds"
+            + (
+                ". Below: one dot a run, by setting; the boxes are the intervals of those settings "
+                "that have a threshold of their own. "
+                if found.differs
+                else "; the curve is the fitted chance of collapse, the band the interval of the "
+                "threshold. Below: one dot a run, by setting. "
+            )
+            + "Dense runs are controls and take no part in the fit.",
         )
         yield Panel(
             "predictors",
