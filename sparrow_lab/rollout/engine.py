@@ -76,7 +76,17 @@ class RolloutEngine:
         self.set_schedule(schedule)
 
     def set_schedule(self, schedule: Schedule) -> None:
-        """Use another schedule from the next rollout on."""
+        """Use another schedule from the next rollout on.
+
+        Raises:
+            UserError: it is sparse, but keeps every layer of the model dense.
+        """
+        if not schedule.is_dense and schedule.dense_layers >= self.decoder.layers:
+            raise UserError(
+                f"{schedule.dense_layers} dense layers leave none of the model's "
+                f"{self.decoder.layers} layers sparse",
+                "sparsity.dense_layers",
+            )
         self.schedule = schedule
 
     def refresh(self) -> None:
