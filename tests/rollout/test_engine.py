@@ -84,13 +84,15 @@ def test_a_budget_of_all_pages_is_dense_to_the_bit(dtype: torch.dtype, page_size
         assert torch.equal(getattr(dense, name), getattr(sparse, name)), name
 
 
-def test_layers_below_dense_layers_attend_to_everything() -> None:
-    model = small_model("qwen3", 2)
-    dense, all_dense = Schedule.dense(4), Schedule.fixed(12, 4, dense_layers=2)
-    prompts = make_prompts([30])
-    a = RolloutEngine(model, dense).generate(prompts, 1, PLAIN, max_new_tokens=8)
-    b = RolloutEngine(model, all_dense).generate(prompts, 1, PLAIN, max_new_tokens=8)
-    assert torch.equal(a.raw_logp_NT, b.raw_logp_NT)
+@pytest.mark.parametrize("dense_layers", [2, 5])
+def test_a_schedule_that_leaves_no_layer_sparse_is_refused(dense_layers: int) -> None:
+    """It would report fewer attended tokens than were read, and full acceptance at any tau."""
+    model = small_model("qwen3", 2, layers=2)
+    with pytest.raises(UserError, match=f"{dense_layers} dense layers leave none of the model's 2"):
+        RolloutEngine(model, Schedule.fixed(12, 4, dense_layers=dense_layers))
+    engine = RolloutEngine(model, Schedule.dense(4, dense_layers=dense_layers))
+    with pytest.raises(UserError, match="leave none"):
+        engine.set_schedule(Schedule.fixed(12, 4, dense_layers=dense_layers))
 
 
 def test_fp32_alone_and_in_a_padded_batch_agree_tightly() -> None:
@@ -346,7 +348,7 @@ def test_a_reserved_size_in_tokens_keeps_the_same_text_at_every_page_size() -> N
     reserved = ReservedConfig(first_tokens=4, last_tokens=5)
     model = small_model("qwen3", 2)
     for size, pages in ((1, (4, 5)), (2, (2, 3)), (4, (1, 2)), (8, (1, 2))):
-        schedule = Schedule.fixed(64, size, reserved=reserved)
+        schedule = Schedule.fixed(64, size, dense_layers=1, reserved=reserved)
         assert schedule.reserved_pages() == pages
         RolloutEngine(model, schedule).generate(make_prompts([20]), 1, PLAIN, max_new_tokens=2)
 

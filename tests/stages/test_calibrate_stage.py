@@ -171,6 +171,15 @@ def test_top_k_is_used_on_both_kinds_of_trajectory(curve: dict[str, Any]) -> Non
         assert cut["mean"] < exact["mean"], (cut["trajectory"], cut["budget"])
 
 
+def test_bfloat16_shows_as_a_lower_ceiling_not_as_sparsity() -> None:
+    """The gap of two engines in bfloat16 is the noise floor: dense has it too."""
+    narrow = measured(model={"dtype": "bfloat16"}, calibrate={"trajectories": ["own"], "ladder": 2})
+    everything = narrow["pooled"][-1]
+    assert 0.9 < narrow["ceiling"]["p05"] < 0.9999
+    assert everything["p05"] == narrow["ceiling"]["p05"]
+    assert narrow["pooled"][0]["p05"] < narrow["ceiling"]["p05"]
+
+
 def test_samples_of_a_prompt_are_different_texts() -> None:
     twice = measured(calibrate={"samples": 2, "trajectories": ["own"], "ladder": 2})
     once = measured(calibrate={"samples": 1, "trajectories": ["own"], "ladder": 2})

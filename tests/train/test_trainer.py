@@ -270,6 +270,15 @@ def test_greedy_training_is_refused() -> None:
         make_trainer(make_config(rollout={"temperature": 0.0}))
 
 
+def test_answers_of_one_token_have_no_acceptance_and_break_nothing() -> None:
+    result = make_trainer(make_config(), ToyTask(max_new_tokens=1)).step(0)
+    assert result.histogram.tokens() == 0
+    assert math.isnan(result.metrics["acceptance/p05"])
+    assert math.isnan(result.metrics["rollout/kv_tokens_mean"])
+    assert math.isfinite(result.metrics["policy/grad_norm"])
+    assert math.isfinite(result.metrics["policy/entropy"])
+
+
 # ------------------------------------------------------------------ what is measured
 @pytest.mark.parametrize("train", [{}, {"minibatches": 2}], ids=str)
 def test_metrics_of_a_step_by_hand(train: dict[str, Any]) -> None:
