@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -48,10 +49,14 @@ def html(url: str, size: tuple[int, int] = (1600, 1000), wait_s: int = 30) -> st
 
 
 def screenshot(
-    url: str, target: Path, size: tuple[int, int] = (1600, 1000), wait_s: int = 30
+    url: str,
+    target: Path,
+    size: tuple[int, int] = (1600, 1000),
+    wait_s: int = 30,
+    flags: Sequence[str] = (),
 ) -> Path:
-    """A PNG of the page."""
-    _run(url, size, wait_s, f"--screenshot={target}")
+    """A PNG of the page; `flags` go to the browser."""
+    _run(url, size, wait_s, f"--screenshot={target}", *flags)
     return target
 
 

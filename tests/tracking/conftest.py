@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.tracking import pictures
 from sparrow_lab.tracking.store import resolve
+from tests.tracking.simulate import make_plan, make_sweep
 
 
 @pytest.fixture(scope="session")
@@ -49,3 +52,14 @@ def history() -> Callable[[Path, str], dict[tuple[str, int], list[tuple[float, i
         return found
 
     return read
+
+
+@pytest.fixture
+def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing is most of an import's time, and the subject of one test only."""
+    monkeypatch.setattr(pictures, "PICTURES", 1)
+
+
+@pytest.fixture
+def sweep(runs: Path, few_pictures: None) -> SweepFolder:
+    return make_sweep(runs, make_plan("demo", [0.86], steps=20))

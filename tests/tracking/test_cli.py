@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -121,3 +122,24 @@ def test_ui_serves_the_loopback_only_and_ctrl_c_ends_it_all(runs: Path, sweep: S
     finally:
         process.kill()
         process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_imports_at_once_on_no_database_make_one_and_lose_nothing(tmp_path: Path) -> None:
+    made = make_sweep(tmp_path, make_plan("demo", [0.86], steps=3))
+    simulate.run_all(made, steps=3)
+    command = [sys.executable, "-m", "sparrow_lab.cli", "sync", "demo"]
+    environment = {**os.environ, "SPARROW_RUNS": str(tmp_path)}
+    running = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(3)
+    ]
+    said = [process.communicate(timeout=500) for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0], said
+    assert sorted(b"4 new runs" in out for out, _ in said) == [False, False, True]
+    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+        (count,) = connection.execute("select count(*) from runs").fetchone()
+    connection.close()
+    assert count == 5
+    assert not (tmp_path / "mlflow.db.lock").exists()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-import sqlite3
-import time
-from collections.abc import Callable
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,66 +14,12 @@ from sparrow_lab.runs.events import read_events
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.tracking import pictures
-from sparrow_lab.tracking.connection import StoreError
-from sparrow_lab.tracking.importer import Importer, sync
-from sparrow_lab.tracking.lease import Lease
 from sparrow_lab.tracking.tags import ALIAS, FAILURE, NAMES
-from sparrow_lab.tracking.writer import Writer
 from tests.tracking import simulate
+from tests.tracking.held import TRAIN, History, check_equal, clean, dump, expected, mlflow_runs
 from tests.tracking.simulate import claim, make_plan, make_sweep, write_steps
 
-History = Callable[[Path, str], dict[tuple[str, int], list[tuple[float, int]]]]
-TRAIN = "tra-0.86-0"
-
-
-@pytest.fixture(autouse=True)
-def _few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing is most of an import's time, and the subject of one test only."""
-    monkeypatch.setattr(pictures, "PICTURES", 1)
-
-
-@pytest.fixture
-def sweep(runs: Path) -> SweepFolder:
-    return make_sweep(runs, make_plan("demo", [0.86], steps=20))
-
-
-def clean(sweep: SweepFolder, **arguments: Any) -> Any:
-    """An import without a warning."""
-    summary = sync(sweep, **arguments)
-    assert summary.ok, (summary.warning, summary.problems)
-    return summary
-
-
-def mlflow_runs(root: Path, experiment: str = "demo") -> dict[str, Any]:
-    """The active runs by point id; the sweep's own under "sweep"."""
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(tracking_uri=f"sqlite:///{root}/mlflow.db")
-    found = client.get_experiment_by_name(experiment)
-    runs = client.search_runs([found.experiment_id])
-    named = {run.data.tags.get("sparrow.point", "sweep"): run for run in runs}
-    assert len(named) == len(runs), "a task has two runs"
-    return named
-
-
-def expected(sweep: SweepFolder, point: str = TRAIN) -> dict[tuple[str, int], tuple[float, int]]:
-    """Finite values and their milliseconds as the run folder has them."""
-    return {
-        (name, step): (value, round(when * 1000))
-        for step, when, _, metrics in read_events(sweep.point(point)).rows
-        for name, value in metrics.items()
-        if math.isfinite(value)
-    }
-
-
-def check_equal(root: Path, sweep: SweepFolder, history: History, point: str = TRAIN) -> None:
-    """MLflow holds each finite value of the run folder once, and no other under its name."""
-    held = history(root, point)
-    wanted = expected(sweep, point)
-    assert all(len(values) == 1 for values in held.values())
-    assert {key: values[0] for key, values in held.items() if key in wanted} == wanted
-    names = {name for name, _ in wanted}
-    assert {key for key in held if key[0] in names} == set(wanted)
+pytestmark = pytest.mark.usefixtures("few_pictures")
 
 
 def test_a_whole_sweep(runs: Path, sweep: SweepFolder, history: History) -> None:
@@ -159,13 +103,6 @@ def test_again_adds_nothing(runs: Path, sweep: SweepFolder) -> None:
         path.touch()
     assert not clean(sweep).changed
     assert dump(runs, "metrics") == [line for line in before if '"metrics"' in line]
-
-
-def dump(root: Path, table: str = "") -> list[str]:
-    with sqlite3.connect(root / "mlflow.db") as connection:
-        lines = [line for line in connection.iterdump() if line.startswith("INSERT")]
-    connection.close()
-    return [line for line in lines if f'"{table}"' in line or not table]
 
 
 def test_a_running_task_grows(runs: Path, sweep: SweepFolder, history: History) -> None:
@@ -305,7 +242,7 @@ def test_how_a_task_ended(
 ) -> None:
     folder = sweep.point(TRAIN)
     # Without a failure record the process is looked up: this one never lived.
-    attempt = claim(folder, None if kind else {**simulate.DEAD, "host": host()})
+    attempt = claim(folder, None if kind else {**simulate.DEAD, "host": socket.gethostname()})
     write_steps(attempt, range(3))
     if kind:
         attempt.write_failure(kind, "out of memory", "RuntimeError", "Traceback ...")
@@ -318,12 +255,6 @@ def test_how_a_task_ended(
     assert run.data.tags[FAILURE] == said
     assert said.removeprefix("lost: ") in run.data.tags["sparrow.attempt.1"]
     assert run.data.metrics["reward/mean"] > 0
-
-
-def host() -> str:
-    import socket
-
-    return socket.gethostname()
 
 
 def test_a_task_that_recovers_loses_its_failure(runs: Path, sweep: SweepFolder) -> None:
@@ -340,165 +271,3 @@ def test_a_task_that_recovers_loses_its_failure(runs: Path, sweep: SweepFolder) 
     assert FAILURE not in run.data.tags
     assert run.data.tags["sparrow.attempts"] == "2"
     assert "no memory" in run.data.tags["sparrow.attempt.1"]
-
-
-def test_a_deleted_database_is_filled_again(runs: Path, sweep: SweepFolder) -> None:
-    simulate.run_all(sweep, steps=5)
-    clean(sweep)
-    before = {point: run.data.metrics for point, run in mlflow_runs(runs).items()}
-    (runs / "mlflow.db").unlink()
-    summary = clean(sweep)
-    assert summary.created == 4
-    with sqlite3.connect(runs / "mlflow.db") as connection:
-        (count,) = connection.execute("select count(*) from runs").fetchone()
-    connection.close()
-    assert count == 5
-    again = Importer(sweep)
-    assert not again.run().changed
-    assert before
-
-
-def test_what_a_user_deleted_comes_back(runs: Path, sweep: SweepFolder) -> None:
-    from mlflow.tracking import MlflowClient
-
-    simulate.run_all(sweep, steps=3)
-    clean(sweep)
-    client = MlflowClient(tracking_uri=f"sqlite:///{runs}/mlflow.db")
-    run = mlflow_runs(runs)[TRAIN]
-    client.delete_run(run.info.run_id)
-    assert clean(sweep).created == 1
-    client.delete_experiment(run.info.experiment_id)
-    clean(sweep)
-    assert set(mlflow_runs(runs)) == {"sweep", *(p.id for p in sweep.read_plan().points)}
-
-
-def test_an_import_that_died_half_way_is_made_good(
-    runs: Path, sweep: SweepFolder, history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    attempt = claim(sweep.point(TRAIN))
-    write_steps(attempt, range(5))
-    clean(sweep)
-    write_steps(attempt, range(5, 10))
-    log = Writer.log
-
-    def half(self: Writer, run: Any, cells: Any) -> None:
-        log(self, run, cells[: len(cells) // 2])
-        raise StoreError("the database is locked by another process")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Writer, "log", half)
-        summary = sync(sweep)
-    assert summary.warning is not None and "locked" in summary.warning
-    clean(sweep)
-    check_equal(runs, sweep, history)
-
-
-def test_one_damaged_task_does_not_hold_the_others(runs: Path, sweep: SweepFolder) -> None:
-    simulate.run_all(sweep, steps=3)
-    attempt = sweep.point(TRAIN).attempts()[-1]
-    (attempt.path / "histograms.parquet").write_bytes(b"PAR1 no parquet")
-    summary = sync(sweep)
-    (problem,) = summary.problems
-    assert str(sweep.point(TRAIN).path) in problem
-    assert not summary.ok
-    assert mlflow_runs(runs)["eva-0.86-0"].info.status == "FINISHED"
-
-
-def test_a_torn_line_is_left_out(runs: Path, sweep: SweepFolder, history: History) -> None:
-    attempt = claim(sweep.point(TRAIN))
-    write_steps(attempt, range(4))
-    with attempt.events_path.open("a") as stream:
-        stream.write('{"step": 4, "time": 1.0, "att')
-    clean(sweep)
-    assert {step for _, step in history(runs, TRAIN)} == {0, 1, 2, 3}
-
-
-def test_tasks_that_have_not_begun_have_no_run(runs: Path, sweep: SweepFolder) -> None:
-    simulate.run_calibrate(sweep.point("cal0"))
-    summary = clean(sweep)
-    assert (summary.waiting, summary.ended) == (3, False)
-    found = mlflow_runs(runs)
-    assert set(found) == {"sweep", "cal0"}
-    assert found["sweep"].info.status == "RUNNING"
-
-
-def test_an_extended_sweep_gets_new_names_and_keeps_its_runs(runs: Path) -> None:
-    sweep = make_sweep(runs, make_plan("demo", [0.86], steps=5))
-    simulate.run_all(sweep, steps=5)
-    clean(sweep)
-    before = mlflow_runs(runs)
-    sweep.write_plan(make_plan("demo", [0.86, 0.9], steps=5, seeds=2))
-    summary = clean(sweep)
-    after = mlflow_runs(runs)
-    assert (summary.rebuilt, summary.created, summary.values) == (0, 0, 0)
-    assert after[TRAIN].info.run_id == before[TRAIN].info.run_id
-    assert after[TRAIN].info.run_name == "train tau=0.86 seed=0 tiny-s page=8"
-
-
-def test_another_importer_at_work_is_a_warning(runs: Path, sweep: SweepFolder) -> None:
-    with Lease(runs / "mlflow.db.lock"):
-        summary = sync(sweep, wait_s=0.1)
-    assert summary.warning is not None and "another import" in summary.warning
-
-
-def test_a_server_that_is_down_is_a_warning_within_seconds(sweep: SweepFolder) -> None:
-    simulate.run_calibrate(sweep.point("cal0"))
-    began = time.monotonic()
-    summary = sync(sweep, uri="http://127.0.0.1:9")
-    assert summary.warning is not None and "does not answer" in summary.warning
-    assert time.monotonic() - began < 60
-    assert not summary.changed
-
-
-@pytest.mark.slow
-def test_a_locked_database_is_a_warning(runs: Path, sweep: SweepFolder) -> None:
-    simulate.run_calibrate(sweep.point("cal0"))
-    clean(sweep)
-    simulate.run_schedule(sweep.point("sch-0.86"), 0.86)
-    connection = sqlite3.connect(runs / "mlflow.db", isolation_level=None)
-    connection.execute("begin exclusive")
-    summary = sync(sweep)
-    connection.execute("rollback")
-    connection.close()
-    assert summary.warning is not None and "locked" in summary.warning
-    assert clean(sweep).created == 1
-
-
-def test_a_moved_runs_folder_is_told_what_to_do(
-    tmp_path: Path, runs: Path, sweep: SweepFolder
-) -> None:
-    simulate.run_calibrate(sweep.point("cal0"))
-    clean(sweep)
-    moved = tmp_path / "moved"
-    shutil.move(runs, moved)
-    summary = sync(SweepFolder(moved / "demo"))
-    assert summary.warning is not None
-    assert "delete it and sync again" in summary.warning
-    (moved / "mlflow.db").unlink()
-    clean(SweepFolder(moved / "demo"))
-
-
-def test_two_sweeps_of_one_name_do_not_mix_in_one_store(
-    tmp_path: Path, empty_database: Path
-) -> None:
-    shutil.copy(empty_database, tmp_path / "shared.db")
-    uri = f"sqlite:///{tmp_path}/shared.db"
-    for place in ("a", "b"):
-        sweep = make_sweep(tmp_path / place, make_plan("demo", [0.86]))
-        simulate.run_calibrate(sweep.point("cal0"))
-        summary = sync(sweep, uri=uri)
-    assert summary.warning is not None
-    assert "tracking.experiment" in summary.warning
-
-
-def test_tracking_settings_of_the_file_hold(tmp_path: Path, empty_database: Path) -> None:
-    shutil.copy(empty_database, tmp_path / "other.db")
-    text = f"tracking:\n  uri: sqlite:///{tmp_path}/other.db\n  experiment: shared name\n"
-    sweep = make_sweep(tmp_path / "runs", make_plan("demo", [0.86]), text)
-    simulate.run_calibrate(sweep.point("cal0"))
-    assert clean(sweep).experiment == "shared name"
-    with sqlite3.connect(tmp_path / "other.db") as connection:
-        names = [name for (name,) in connection.execute("select name from experiments")]
-    connection.close()
-    assert "shared name" in names
-    assert not (tmp_path / "runs" / "mlflow.db").exists()
