@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -153,7 +152,7 @@ def test_top_k_is_a_lower_bound_and_tells_the_mass_it_kept(
 def test_top_k_counts_only_tokens_in_both_sets() -> None:
     """The paper's estimator on four tokens by hand: {0, 1} against {0, 2} leaves token 0."""
     p, q = [0.5, 0.3, 0.15, 0.05], [0.4, 0.1, 0.45, 0.05]
-    args: list[Any] = [torch.tensor([x], dtype=torch.float64).log() for x in (p, q)]
-    alpha, mass = top_k_acceptance(*args, k=2, temperature=1.0)
+    sparse, dense = (torch.tensor([x], dtype=torch.float64).log() for x in (p, q))
+    alpha, mass = top_k_acceptance(sparse, dense, k=2, temperature=1.0)
     assert float(alpha) == pytest.approx(0.4)
     assert float(mass) == pytest.approx(0.85)

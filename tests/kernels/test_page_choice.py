@@ -82,7 +82,7 @@ def test_scores_equal_loops(
         if kind == "mean":
             return float(q_D @ (block.sum(dim=0) / 3))
         sides = zip(q_D.tolist(), block.amin(0).tolist(), block.amax(0).tolist(), strict=True)
-        return sum(max(x * low, x * high) for x, low, high in sides)
+        return float(sum(max(x * low, x * high) for x, low, high in sides))
 
     for b in range(B):
         pages = [p for p in range(P) if candidate_BP[b, p]]

@@ -167,11 +167,13 @@ class Reference:
 
     def _head(self) -> Floats:
         tied = "lm_head.weight" not in self.weights
-        return self.weights["model.embed_tokens.weight" if tied else "lm_head.weight"]
+        head: Floats = self.weights["model.embed_tokens.weight" if tied else "lm_head.weight"]
+        return head
 
     def _norm(self, x: Floats, name: str) -> Floats:
         scale: Floats = self.weights[f"{name}.weight"]
-        return scale * x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps)
+        out: Floats = scale * x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + self.eps)
+        return out
 
     def _project(self, i: int, y: Floats, position: int) -> tuple[Floats, Floats, Floats]:
         parts = []

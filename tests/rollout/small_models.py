@@ -95,7 +95,8 @@ def _widen_norms(model: PreTrainedModel) -> None:
 
 def _wide_norm(self: Any, x: torch.Tensor) -> torch.Tensor:
     scaled = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-    return self.weight * scaled
+    out: torch.Tensor = self.weight * scaled
+    return out
 
 
 def own_copy(model: PreTrainedModel) -> PreTrainedModel:

@@ -375,8 +375,13 @@ def test_another_architecture_is_refused_by_name() -> None:
 def test_an_option_that_the_layers_do_not_have_is_refused(
     options: dict[str, Any], what: str
 ) -> None:
-    base = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    base: dict[str, Any] = {
+        "vocab_size": 16,
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+    }
+    heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
     model = LlamaForCausalLM(LlamaConfig(**base, **heads, **options))
     with pytest.raises(UserError, match=what):
         RolloutEngine(model, SPARSE)

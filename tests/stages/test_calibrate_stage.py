@@ -127,7 +127,7 @@ def test_the_counts_behind_the_curve_give_its_numbers(
 
 def test_the_curve_makes_schedules(curve: dict[str, Any]) -> None:
     for trajectory in ("own", "dense"):
-        read = Curve.from_json(curve, trajectory=trajectory)  # type: ignore[arg-type]
+        read = Curve.from_json(curve, trajectory=trajectory)
         reserved = make_config().sparsity.reserved
         cheap = cheapest_schedule(read, 0.3, reserved=reserved).schedule
         dear = cheapest_schedule(read, 0.999, reserved=reserved).schedule

@@ -179,8 +179,9 @@ def test_calibrating_and_verifying_prompts_share_no_id(monkeypatch: pytest.Monke
     measure_curve(model, task, config, lambda *_: None)
     remeasure(model, task, config, Schedule.dense(8))
     assert [split for split, _, _ in asked] == ["calibrate", "verify"]
-    for a, b in zip(asked[0][1:], asked[1][1:], strict=True):
-        assert len(a) == len(b) == 8 and not a & b  # type: ignore[operator]
+    (_, ids, texts), (_, other_ids, other_texts) = asked
+    assert len(ids) == len(other_ids) == len(texts) == len(other_texts) == 8
+    assert not ids & other_ids and not texts & other_texts
 
 
 def test_a_points_seed_does_not_move_the_measurement(

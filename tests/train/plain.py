@@ -58,7 +58,8 @@ def sample_logp(model: Any, batch: RolloutBatch, s: int, temperature: float = 1.
     """Log-probabilities [generated] of a sample's tokens under the dense policy, with gradients."""
     logits = sample_hidden(model, batch, s) @ model.lm_head.weight.T / temperature
     tokens = torch.tensor(batch.answers()[s])
-    return logits.log_softmax(-1)[torch.arange(len(tokens)), tokens]
+    logp: Tensor = logits.log_softmax(-1)[torch.arange(len(tokens)), tokens]
+    return logp
 
 
 def gradients(model: Any) -> dict[str, Tensor]:

@@ -139,7 +139,8 @@ def test_a_write_that_dies_leaves_the_last_whole_checkpoint(
     def die(*_: Any, **__: Any) -> None:
         raise OSError("no space left")
 
-    target = {"json": (checkpoint.json, "dumps"), "rename": (checkpoint.os, "rename")}[when]
+    module: Any = checkpoint
+    target = {"json": (module.json, "dumps"), "rename": (module.os, "rename")}[when]
     with monkeypatch.context() as patch:
         patch.setattr(*target, die)
         with pytest.raises(OSError, match="no space"):
