@@ -8,7 +8,7 @@ budget.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,8 @@ from sparrow_lab.train.trainer import judge
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+Ints = npt.NDArray[np.int64]
 
 SEED = 20_260_608
 """Noise of calibration: its own, so that a point's seed does not move its schedule."""
@@ -79,6 +81,17 @@ def budget_ladder(config: PointConfig, context: int) -> list[int]:
             "calibrate.budgets",
         )
     return budgets
+
+
+class Counts(NamedTuple):
+    """Non-zero counts of one trajectory and budget; long contexts leave most bins empty."""
+
+    trajectory: str
+    budget: int
+    prompt: Ints
+    length_bin: Ints
+    acceptance_bin: Ints
+    tokens: Ints
 
 
 class Meter:
@@ -147,7 +160,7 @@ class Meter:
 
     def statistics(
         self, batch: RolloutBatch, table: TokenTable, seed: int = 0
-    ) -> tuple[list[dict[str, Any]], dict[str, Any], npt.NDArray[np.int64]]:
+    ) -> tuple[list[dict[str, Any]], dict[str, Any], Ints]:
         """Rows by length bin, the pooled row, and the counts behind them."""
         c, counted = self.config.calibrate, batch.counted_NT
         if not counted.any():
@@ -174,8 +187,8 @@ class Meter:
 
 def measure_curve(
     model: PreTrainedModel, task: Task, config: PointConfig, progress: Progress
-) -> tuple[dict[str, Any], list[tuple[str, int, npt.NDArray[np.int64]]]]:
-    """The object of `curve.json`, and counts [prompts, length bins, acceptance bins] by budget.
+) -> tuple[dict[str, Any], list[Counts]]:
+    """The object of `curve.json`, and the counts behind it by trajectory and budget.
 
     Raises:
         UserError: a budget is below the reserved pages, or see `Meter`.
@@ -189,7 +202,7 @@ def measure_curve(
     _, ceiling, _ = meter.statistics(dense, meter.own(dense))
     rows: list[dict[str, Any]] = []
     pooled: list[dict[str, Any]] = []
-    kept: list[tuple[str, int, npt.NDArray[np.int64]]] = []
+    kept: list[Counts] = []
     done = 1
     for trajectory in c.trajectories:
         for budget in budgets:
@@ -205,7 +218,10 @@ def measure_curve(
             name = {"trajectory": trajectory, "budget": budget}
             rows += [{**name, **row} for row in by_bin]
             pooled.append({**name, **whole, "reward": meter.reward(batch)})
-            kept.append((trajectory, budget, counts))
+            prompt, row, column = np.nonzero(counts)
+            kept.append(
+                Counts(trajectory, budget, prompt, row, column, counts[prompt, row, column])
+            )
             done += 1
     progress(total, total, "measured")
     reserved = Schedule.dense(size, reserved=config.sparsity.reserved).reserved_pages()
@@ -232,23 +248,23 @@ def measure_curve(
     return curve, kept
 
 
-def counts_table(kept: Sequence[tuple[str, int, npt.NDArray[np.int64]]], bin_width: int) -> bytes:
+def counts_table(kept: Sequence[Counts], bin_width: int) -> bytes:
     """Parquet of all non-zero counts, so that any percentile can be taken again later."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     parts = []
-    for trajectory, budget, counts in kept:
-        prompt, row, column = np.nonzero(counts)
+    for part in kept:
+        size = len(part.tokens)
         parts.append(
             pa.table(
                 {
-                    "trajectory": pa.array([trajectory] * len(prompt), pa.string()),
-                    "budget": pa.array(np.full(len(prompt), budget, np.int64)),
-                    "prompt": pa.array(prompt),
-                    "bin_start": pa.array(row * bin_width),
-                    "acceptance_bin": pa.array(column),
-                    "count": pa.array(counts[prompt, row, column]),
+                    "trajectory": pa.array([part.trajectory] * size, pa.string()),
+                    "budget": pa.array(np.full(size, part.budget, np.int64)),
+                    "prompt": pa.array(part.prompt),
+                    "bin_start": pa.array(part.length_bin * bin_width),
+                    "acceptance_bin": pa.array(part.acceptance_bin),
+                    "count": pa.array(part.tokens),
                 }
             )
         )
