@@ -164,11 +164,12 @@ def _band(top: Axes, below: Axes, threshold: Threshold) -> None:
     digits = 2 if right - left >= 0.03 else 3
     top.annotate(
         f"{threshold.value:.{digits}f}",
-        (threshold.value, 1.06),
-        xytext=(0, 2),
+        (threshold.value, 0.97),
+        xycoords=top.get_xaxis_transform(),
+        xytext=(4, 0),
         textcoords="offset points",
-        ha="center",
-        va="bottom",
+        ha="left",
+        va="top",
         color=EDGE,
         fontsize=9,
         fontweight="bold",
