@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,6 +76,52 @@ def _with_progress(source: Any, **options: Any) -> Fetched:
             )
 
         return fetch(source, progress=show, **options)
+
+
+@app.command("train-tiny")
+def train(
+    name: Annotated[str, typer.Argument(help="tiny-s, tiny-m or tiny-walk.")],
+    seed: Annotated[int, typer.Option(min=0, help="Fixes weights and data.")] = 0,
+    to: Annotated[
+        Path | None, typer.Option(help="A new folder; default models/<name>-<seed>.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps; default those of the recipe.")
+    ] = None,
+) -> None:
+    """Train a warm start of a built-in tiny model by its recipe: minutes on a GPU."""
+    import torch
+    from rich.console import Console
+
+    from sparrow_lab.errors import UserError, nearest
+    from sparrow_lab.models.tiny import TINY
+    from sparrow_lab.models.warm_start import RECIPES, train_tiny
+
+    if name not in TINY:
+        known = ", ".join(TINY)
+        raise UserError(f"no tiny model '{name}'{nearest(name, TINY)}; there are {known}", "NAME")
+    kind = device.split(":")[0]
+    if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
+        raise UserError(
+            f"'{device}' is not there; allowed: cpu, and cuda where there is a GPU", "--device"
+        )
+    recipe = RECIPES[name] if steps is None else replace(RECIPES[name], steps=steps)
+    target = to or Path("models") / f"{name}-{seed}"
+    console = Console()
+
+    def report(row: dict[str, Any]) -> None:
+        left = row["seconds"] / row["step"] * (row["of"] - row["step"])
+        console.print(
+            f"step {row['step']}/{row['of']} pairs {row['pairs']} loss {row['loss']:.3f} "
+            f"look-ups right {row['lookup_right']:.2f}, {left:.0f} s left",
+            highlight=False,
+        )
+
+    last = train_tiny(name, seed, target, device, recipe, report)
+    console.print(f"wrote {target}", soft_wrap=True, highlight=False)
+    if last["lookup_right"] < 0.5:
+        console.print("this seed did not find the look-up circuit: try another", highlight=False)
 
 
 @app.command("list")
