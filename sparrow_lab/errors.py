@@ -7,8 +7,8 @@ one line and exits with code 2. Everything else is a bug and keeps its traceback
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Iterable
 
 
 class UserError(Exception):

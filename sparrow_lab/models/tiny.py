@@ -67,7 +67,8 @@ def build_tiny(name: str, seed: int) -> Qwen3ForCausalLM:
         eos_token_id=EOS,
         attention_dropout=0.0,
     )
-    model = Qwen3ForCausalLM(config).float()
+    model: Qwen3ForCausalLM = Qwen3ForCausalLM(config)
+    model.float()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for key, weight in model.named_parameters():

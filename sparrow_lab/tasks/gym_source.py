@@ -30,7 +30,14 @@ class GymSource:
     """
 
     def __init__(self, dataset: str | None, options: dict[str, Any]) -> None:
-        from reasoning_gym.factory import DATASETS
+        try:
+            from reasoning_gym.factory import DATASETS
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"this task needs the package '{error.name}': pip install -e '.[gym]' "
+                "(a C compiler and Python's headers are needed)",
+                "task.name reasoning_gym",
+            ) from None
 
         where = "task.dataset"
         if dataset is None:

@@ -42,7 +42,8 @@ def page_scores(
         return s_BKGP.squeeze(2)
     scaled = s_BKGP * q_BKGD.shape[-1] ** -0.5
     scaled = scaled.masked_fill(~candidate_BP[:, None, None, :], torch.finfo(scaled.dtype).min)
-    return scaled.softmax(dim=-1).amax(dim=2)
+    share_BKGP: Tensor = scaled.softmax(dim=-1)
+    return share_BKGP.amax(dim=2)
 
 
 def choose_pages(
