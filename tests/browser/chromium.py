@@ -48,6 +48,21 @@ def html(url: str, size: tuple[int, int] = (1600, 1000), wait_s: int = 30) -> st
     return _run(url, size, wait_s, "--dump-dom")
 
 
+def html_with(url: str, *needed: str, size: tuple[int, int] = (1600, 1000)) -> str:
+    """The page's document once it holds all of `needed`; a busy machine is given longer.
+
+    Fails with what was missing after the third, longest, look.
+    """
+    missing: list[str] = []
+    for wait_s in (20, 45, 90):
+        document = html(url, size, wait_s)
+        text = visible(document)
+        missing = [part for part in needed if part not in text and part not in document]
+        if not missing:
+            return document
+    raise AssertionError(f"{url} shows no {missing}; it says: {text[:2000]}")
+
+
 def screenshot(
     url: str,
     target: Path,

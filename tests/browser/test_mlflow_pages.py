@@ -82,58 +82,52 @@ def colours(path: Path) -> int:
 
 def test_the_link_shows_the_training_runs_by_tau(site: Site) -> None:
     url = site.url + site.page
-    text = chromium.visible(chromium.html(url))
-    assert "3 matching runs" in text
     names = [f"train {t} tiny-s page=8 seed=0" for t in ("tau=0.8", "tau=0.86", "dense")]
+    columns = ("evaluate/reward", "acceptance/p05", "detector/collapsed", "tau")
+    text = chromium.visible(chromium.html_with(url, "3 matching runs", *names, *columns))
     places = [text.index(name) for name in names]
     assert places == sorted(places)
-    for column in ("evaluate/reward", "acceptance/p05", "detector/collapsed", "tau"):
-        assert column in text
     assert colours(chromium.screenshot(url, site.shots / "runs.png")) > 100
 
 
 def test_the_charts_draw_every_run(site: Site) -> None:
     url = site.url + site.page + "&compareRunsMode=CHART"
-    document = chromium.html(url, size=(1600, 2000))
-    text = chromium.visible(document)
-    assert "acceptance (5)" in text and "acceptance/p05" in text
+    needed = ("acceptance (5)", "acceptance/p05", "scatterlayer")
+    document = chromium.html_with(url, *needed, size=(1600, 2000))
     assert document.count("scatterlayer") >= 3, "curves are drawn"
     chromium.screenshot(url, site.shots / "charts.png", size=(1600, 2000))
 
 
 def test_the_plain_page_lists_the_sweep(site: Site) -> None:
     url = site.url + site.page.split("?")[0]
-    text = chromium.visible(chromium.html(url))
-    assert "demo" in text and "matching runs" in text
+    text = chromium.visible(chromium.html_with(url, "demo", "matching runs"))
+    assert "9 matching runs" in text
     chromium.screenshot(url, site.shots / "plain.png")
 
 
 def test_a_run_with_infinite_values_loads_and_counts_them(site: Site) -> None:
     url = site.run("tra-0.8-0")
-    text = chromium.visible(chromium.html(url, size=(1600, 4000)))
-    assert "train tau=0.8 tiny-s page=8 seed=0" in text
-    assert "Finished" in text
-    assert "nonfinite/policy/grad_norm" in text
+    needed = ("train tau=0.8 tiny-s page=8 seed=0", "Finished", "nonfinite/policy/grad_norm")
+    text = chromium.visible(chromium.html_with(url, *needed, size=(1600, 4000)))
     assert "1.797" not in text and "e+308" not in text
     chromium.screenshot(url, site.shots / "run.png", size=(1600, 2000))
 
 
 def test_the_metric_page_draws_curves(site: Site) -> None:
     url = site.run("tra-0.86-0", "/model-metrics")
-    document = chromium.html(url, size=(1600, 6000))
-    text = chromium.visible(document)
-    for section in ("acceptance", "acceptance/bin_64", "reward", "policy"):
-        assert section in text
-    assert "scatterlayer" in document
+    sections = ("acceptance (5)", "acceptance/bin_64 (2)", "reward (3)", "policy (")
+    document = chromium.html_with(url, *sections, "scatterlayer", size=(1600, 3000))
+    assert "No metrics recorded" not in chromium.visible(document)
     chromium.screenshot(url, site.shots / "metrics.png", size=(1600, 2000))
 
 
 def test_a_picture_of_acceptance_is_shown(site: Site) -> None:
     url = site.run("tra-0.86-0", "/artifacts")
-    text = chromium.visible(chromium.html(url))
-    for name in ("acceptance", "point.json", "result.json", "histograms.parquet", "log.txt"):
-        assert name in text
+    names = ("acceptance", "point.json", "result.json", "histograms.parquet", "log.txt")
+    document = chromium.html_with(url, *names)
+    assert "failure.json" not in chromium.visible(document)
     url += "/acceptance/step-000020.png"
+    chromium.html_with(url, "acceptance/step-000020.png", "KB")
     blank = colours(chromium.screenshot(site.run("tra-0.86-0", "/artifacts"), site.shots / "a.png"))
     shown = colours(chromium.screenshot(url, site.shots / "picture.png"))
     assert shown > blank + 500, "the heat map has colours that the page has not"
@@ -141,16 +135,15 @@ def test_a_picture_of_acceptance_is_shown(site: Site) -> None:
 
 def test_a_failed_run_says_why(site: Site) -> None:
     url = site.run("tra-dense-0")
-    text = chromium.visible(chromium.html(url, size=(1600, 2000)))
-    assert "Failed" in text
-    assert "error: RuntimeError: CUDA out of memory" in text
+    needed = ("Failed", "error: RuntimeError: CUDA out of memory")
+    text = chromium.visible(chromium.html_with(url, *needed, size=(1600, 2000)))
+    assert "Finished" not in text
     chromium.screenshot(url, site.shots / "failed.png", size=(1600, 1600))
 
 
 def test_the_sweep_has_a_page_with_its_counts(site: Site) -> None:
     url = site.run("sweep")
-    text = chromium.visible(chromium.html(url, size=(1600, 2000)))
-    assert "Sweep demo" in text
-    assert "train dense tiny-s page=8 seed=0" in text
-    assert "error: RuntimeError: CUDA out of memory" in text
+    needed = ("7 finished, 1 failed, 2 scheduled", "error: RuntimeError: CUDA out of memory")
+    text = chromium.visible(chromium.html_with(url, *needed, size=(1600, 2000)))
+    assert text.index("Sweep demo") < text.index("7 finished")
     chromium.screenshot(url, site.shots / "sweep.png", size=(1600, 1600))
