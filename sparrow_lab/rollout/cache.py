@@ -1,118 +1,181 @@
-"""The paged KV cache: a pool of pages, a free list, and landmarks of full pages.
+"""The paged KV cache: one pool of pages for all layers, in which a row's pages lie side by side.
 
-Shape suffixes: N pages of the pool, K KV heads, S slots of a page, R rows of a landmark, D head
-dim.
+A *row* belongs to one sequence, or to one prompt that several samples share. Because the pages of
+a row follow each other, dense attention reads a row as it lies, without a gather; sparse attention
+still picks single pages out of the pool by their numbers.
+
+What is shared: the full pages of a prompt with several samples are stored once, in a row of the
+prompt, and every sample reads them there. A sample's own row goes on from the first token behind
+them, so it starts with a copy of the prompt's last, partly filled page (fewer tokens than a page).
+Landmarks of shared pages are copied into each sample's row of landmarks: one or two vectors a page.
+A prompt with a single sample is written straight into the sample's row.
+
+Rows in use are always the first ones: who gives up a row fills it with the last (`move`).
+
+Shape suffixes: L layers, R rows, K KV heads, P pages of a row, S slots of a page, T = P * S tokens
+of a row, N pages of the pool, D head dim, E vectors of a landmark.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from sparrow_kernels.landmarks import landmark_rows, page_landmarks
 from sparrow_kernels.landmarks.naive import Landmark
 
-
-class PoolExhausted(RuntimeError):
-    """No free page is left; the scheduler must not let it come to this."""
+Ints = npt.NDArray[np.int64]
 
 
-class PagedCache:
-    """Keys, values and landmarks of all layers, one row a physical page.
+@dataclass(frozen=True)
+class Region:
+    """Rows of one kind.
 
-    Pages are counted: the pages of a prompt are shared by its samples and go back to the free list
-    when the last of them lets go.
+    Attributes:
+        kv_L2XTD: keys and values; X = row * K + KV head.
+        first: number in the pool of the region's first page.
+        pages: pages of a row, P.
+        heads: K.
+    """
+
+    kv_L2XTD: Tensor
+    first: int
+    pages: int
+    heads: int
+
+    def by_row(self) -> Tensor:
+        """The same memory as [L, 2, R, K, T, D]."""
+        rows: Tensor = self.kv_L2XTD.unflatten(2, (-1, self.heads))
+        return rows
+
+    def move(self, sources: Ints, targets: Ints, tokens: int) -> None:
+        """Copy the first `tokens` of rows over others; no row is both source and target."""
+        rows = self.by_row()
+        at, to = torch.from_numpy(sources), torch.from_numpy(targets)
+        rows[:, :, to, :, :tokens] = rows[:, :, at, :, :tokens]
+
+    def first_pages(self, rows: Ints) -> Ints:
+        """Number in the pool of the first page of each (row, KV head), [rows * K]."""
+        heads: Ints = (rows[:, None] * self.heads + np.arange(self.heads)).reshape(-1)
+        return self.first + heads * self.pages
+
+
+class RowCache:
+    """Keys, values and landmarks of all layers.
+
+    Args:
+        prompt_rows, prompt_pages: rows for shared prompts (0 if nothing is shared), and the pages
+            of the longest.
+        rows, row_pages: sequences decoded at once, and the pages of the longest.
+        columns: pages of the longest sequence, its prompt counted.
+        landmark: None keeps no landmarks.
+        sparse_from: first layer that chooses pages; layers before it keep no landmarks.
     """
 
     def __init__(
         self,
-        layers: int,
-        pages: int,
-        kv_heads: int,
+        shape: tuple[int, int, int],
         page_size: int,
-        head_dim: int,
-        landmark: Landmark,
+        *,
+        prompt_rows: int,
+        prompt_pages: int,
+        rows: int,
+        row_pages: int,
+        columns: int,
+        landmark: Landmark | None,
         sparse_from: int,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (pages, kv_heads, page_size, head_dim)
-        rows = landmark_rows(landmark)
-        self.page_size = page_size
-        self.landmark = landmark
-        self.sparse_from = sparse_from
-        """First layer that chooses pages; layers before it keep no landmarks."""
+        L, K, D = shape
+        S = page_size
+        self.page_size, self.landmark, self.sparse_from = S, landmark, sparse_from
+        shared = prompt_rows * K * prompt_pages
+        own = rows * K * row_pages
         # zeros, not empty: a masked slot still enters a product with weight 0, and 0 * NaN is NaN
-        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(layers)]
-        self.landmarks = [
-            torch.zeros((pages, kv_heads, rows, head_dim), dtype=dtype, device=device)
-            if i >= sparse_from
-            else None
-            for i in range(layers)
-        ]
-        self._free = list(range(pages - 1, -1, -1))
-        self._users = [0] * pages
+        self.pool_L2NC = torch.zeros((L, 2, shared + own, S * D), dtype=dtype, device=device)
 
-    @property
-    def free_pages(self) -> int:
-        return len(self._free)
+        def region(first: int, count: int, pages: int) -> Region:
+            part = self.pool_L2NC[:, :, first : first + count]
+            return Region(part.view(L, 2, -1, pages * S, D), first, pages, K)
 
-    @property
-    def used_pages(self) -> int:
-        return len(self._users) - len(self._free)
+        self.prompts = region(0, shared, max(prompt_pages, 1))
+        self.own = region(shared, own, row_pages)
+        self.marks_LXPED: Tensor | None = None
+        self.prompt_marks_LXPED: Tensor | None = None
+        if landmark is not None:
+            E = landmark_rows(landmark)
+            marks = (L - sparse_from, rows * K, columns, E, D)
+            self.marks_LXPED = torch.zeros(marks, dtype=dtype, device=device)
+            marks = (L - sparse_from, prompt_rows * K, prompt_pages, E, D)
+            self.prompt_marks_LXPED = torch.zeros(marks, dtype=dtype, device=device)
 
-    def take(self, count: int) -> list[int]:
-        """Take pages from the free list, each with one user."""
-        if count > len(self._free):
-            raise PoolExhausted(f"{count} pages wanted, {len(self._free)} free")
-        if not count:
-            return []
-        pages = self._free[-count:][::-1]
-        del self._free[-count:]
-        for page in pages:
-            self._users[page] = 1
-        return pages
+    def write_prompt(self, region: Region, row: int, kv_L2KTD: Tensor) -> None:
+        """Write a prompt from slot 0 of a row, with the landmarks of its full pages."""
+        length = kv_L2KTD.shape[3]
+        region.by_row()[:, :, row, :, :length] = kv_L2KTD
+        marks = self.prompt_marks_LXPED if region is self.prompts else self.marks_LXPED
+        full = length // self.page_size
+        if marks is not None and full:
+            keys = kv_L2KTD[self.sparse_from :, 0, :, : full * self.page_size]
+            marks = marks.unflatten(1, (-1, region.heads))
+            marks[:, row, :, :full] = self._landmarks(keys.unflatten(2, (full, self.page_size)))
 
-    def share(self, pages: list[int]) -> None:
-        """Add a user to each page."""
-        for page in pages:
-            self._users[page] += 1
+    def open(self, prompt_row: int, rows: slice, shared: int, length: int) -> None:
+        """Let rows go on from a shared prompt: copy what lies behind its full pages."""
+        if length > shared:
+            tail = self.prompts.by_row()[:, :, prompt_row, None, :, shared:length]
+            self.own.by_row()[:, :, rows, :, : length - shared] = tail
+        if self.marks_LXPED is not None and self.prompt_marks_LXPED is not None and shared:
+            full, K = shared // self.page_size, self.own.heads
+            marks = self.prompt_marks_LXPED.unflatten(1, (-1, K))[:, prompt_row, None, :, :full]
+            self.marks_LXPED.unflatten(1, (-1, K))[:, rows, :, :full] = marks
 
-    def release(self, pages: list[int]) -> None:
-        """Take a user from each page; pages without users are free again."""
-        for page in pages:
-            self._users[page] -= 1
-            if self._users[page] == 0:
-                self._free.append(page)
+    def fill(self, rows: Ints, pages: Ints, columns: Ints) -> None:
+        """Make the landmarks of pages whose last slot has been filled.
 
-    def write_prompt(self, layer: int, pages: list[int], k_TKD: Tensor, v_TKD: Tensor) -> None:
-        """Write a prompt's keys and values from slot 0 of its first page, with landmarks."""
-        size = self.page_size
-        length = len(k_TKD)
-        at = torch.tensor(pages, device=k_TKD.device)
-        full = length // size
-        for pool, new in ((self.keys[layer], k_TKD), (self.values[layer], v_TKD)):
-            blocks = new[: full * size].unflatten(0, (full, size)).transpose(1, 2)
-            pool[at[:full]] = blocks
-            if full < len(pages):
-                pool[pages[-1], :, : length - full * size] = new[full * size :].transpose(0, 1)
-        self.update_landmarks(layer, at[:full])
+        Args:
+            rows: each sequence whose page is full.
+            pages: that page, counted in its row.
+            columns: that page, counted in the sequence.
+        """
+        if not len(rows):
+            return
+        assert self.marks_LXPED is not None
+        own, K = self.own, self.own.heads
+        paged = own.by_row().unflatten(4, (own.pages, self.page_size))
+        at, page, column = (torch.from_numpy(x) for x in (rows, pages, columns))
+        keys_XLKSD = paged[self.sparse_from :, 0].permute(1, 3, 0, 2, 4, 5)[at, page]
+        marks = self.marks_LXPED.unflatten(1, (-1, K)).permute(1, 3, 0, 2, 4, 5)
+        marks[at, column] = self._landmarks(keys_XLKSD.unsqueeze(3)).squeeze(3)
 
-    def append(
-        self, layer: int, pages_B: Tensor, slots_B: Tensor, k_BKD: Tensor, v_BKD: Tensor
-    ) -> None:
-        """Write one token a sequence."""
-        self.keys[layer][pages_B, :, slots_B] = k_BKD
-        self.values[layer][pages_B, :, slots_B] = v_BKD
+    def _landmarks(self, keys: Tensor) -> Tensor:
+        """[..., P, S, D] -> [..., P, E, D]."""
+        assert self.landmark is not None
+        size, D = keys.shape[-2:]
+        made = page_landmarks(keys.reshape(-1, 1, size, D), self.landmark)
+        return made.reshape(*keys.shape[:-2], -1, D)
 
-    def update_landmarks(self, layer: int, pages: Tensor) -> None:
-        """Recompute the landmarks of pages whose last slot has been filled."""
-        marks = self.landmarks[layer]
-        if marks is not None and len(pages):
-            marks[pages] = page_landmarks(self.keys[layer][pages], self.landmark)
+    def move(self, sources: Ints, targets: Ints, tokens: int, columns: int) -> None:
+        """Let sequences change over to the rows of others that have ended.
 
-    def copy_page(self, source: int, target: int) -> None:
-        """Copy a partly filled page, so that a sample can go on writing in its own."""
-        for pool in (*self.keys, *self.values):
-            pool[target] = pool[source]
+        Args:
+            tokens, columns: how much of a row is in use, and how many pages of a sequence.
+        """
+        self.own.move(sources, targets, tokens)
+        if self.marks_LXPED is not None:
+            marks = self.marks_LXPED.unflatten(1, (-1, self.own.heads))
+            at, to = torch.from_numpy(sources), torch.from_numpy(targets)
+            marks[:, to, :, :columns] = marks[:, at, :, :columns]
+
+    def move_prompt(self, source: int, target: int) -> None:
+        """Let a shared prompt change over to the row of one that is no longer needed."""
+        rows = self.prompts.by_row()
+        rows[:, :, target] = rows[:, :, source]
+        if self.prompt_marks_LXPED is not None:
+            marks = self.prompt_marks_LXPED.unflatten(1, (-1, self.prompts.heads))
+            marks[:, target] = marks[:, source]

@@ -1,60 +1,33 @@
-"""A transformers decoder taken apart into the few matrices that decoding needs.
+"""The maths of a decoder's layers, for the engine's own loop over them.
 
-The engine runs its own loop over layers, so that attention reads pages. The weights stay those of
-the transformers model: `refresh` folds them into fused matrices after every update. Rotary
-pairs are interleaved in the fused matrix, which turns the rotation into one complex product;
-queries and keys share the permutation, so every dot product is what the model computes.
+The engine runs its own loop so that attention reads pages. The weights stay those of the
+transformers model: `refresh` folds them into fused matrices after every update (`weights.py`).
 
-Shape suffixes: N sequences, T tokens, H query heads, K KV heads, D head dim, M model width.
+Shape suffixes: N tokens (one a sequence in decoding), T tokens of a prompt, X (token, KV head)
+pairs, H query heads, K KV heads, G query heads of a KV head, D head dim, M model width.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparrow_lab.errors import UserError
+from sparrow_lab.rollout.weights import FAMILIES, LayerWeights, check_supported, fuse_layer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-FAMILIES = ("qwen3", "qwen2", "llama")
-"""`model_type` of the architectures whose layers this file knows."""
+Ints = npt.NDArray[np.int64]
 
+_BLOCK = 64
+"""Positions whose rotations are laid out for heads together."""
 
-@dataclass
-class _Layer:
-    """Fused weights of one layer; biases and head norms are None where a family has none."""
-
-    norm_in: Tensor
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    head_norm: Tensor | None
-    out: Tensor
-    norm_mlp: Tensor
-    gate_up: Tensor
-    down: Tensor
-
-
-def check_supported(config: Any) -> None:
-    """Refuse, by name, an architecture or an option that the layer loop does not implement."""
-    kind = config.model_type
-    if kind not in FAMILIES:
-        raise UserError(f"architecture '{kind}' cannot be rolled out; known: {', '.join(FAMILIES)}")
-    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if layers != {"full_attention"}:
-        raise UserError(f"'{kind}' with {sorted(layers - {'full_attention'})} layers is unknown")
-    if config.hidden_act != "silu":
-        raise UserError(f"activation '{config.hidden_act}' is unknown; silu is")
-    if getattr(config, "mlp_bias", False):
-        raise UserError(f"'{kind}' with biases in its MLP is unknown")
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") in ("dynamic", "longrope"):
-        raise UserError(f"rotary type '{rope['rope_type']}' depends on the length: unknown")
+__all__ = ["FAMILIES", "Decoder"]
 
 
 class Decoder:
@@ -67,11 +40,12 @@ class Decoder:
         self.layers = int(config.num_hidden_layers)
         self.heads = int(config.num_attention_heads)
         self.kv_heads = int(config.num_key_value_heads)
+        self.group = self.heads // self.kv_heads
         self.head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // self.heads)
         self.width = int(config.hidden_size)
         self.eps = float(config.rms_norm_eps)
         self.scale = self.head_dim**-0.5
-        self._weights: list[_Layer] = []
+        self._weights: list[LayerWeights] = []
         self._turns: Tensor | None = None
         self.refresh()
 
@@ -83,116 +57,120 @@ class Decoder:
     def device(self) -> torch.device:
         return self.embedding.device
 
+    @property
+    def wide(self) -> torch.dtype:
+        """The dtype of norms, rotations and logits: float32 or better."""
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
     @torch.no_grad()
     def refresh(self) -> None:
         """Fold the model's present weights into the fused ones; call it after every update."""
         core: Any = self.model.model
         self.embedding = cast(Tensor, core.embed_tokens.weight).detach()
         self.head = cast(Tensor, cast(Any, self.model).lm_head.weight).detach()
-        self.norm = cast(Tensor, core.norm.weight).detach()
-        half = torch.arange(self.head_dim).view(2, -1).T.reshape(-1)
-        turned = self.heads + self.kv_heads
-        rows = torch.arange(turned * self.head_dim).view(turned, self.head_dim)[:, half]
-        fresh = []
-        for layer in core.layers:
-            attn, mlp = layer.self_attn, layer.mlp
-            qk = torch.cat([attn.q_proj.weight, attn.k_proj.weight])[rows.reshape(-1)]
-            bias = None
-            if attn.q_proj.bias is not None:
-                qk_bias = torch.cat([attn.q_proj.bias, attn.k_proj.bias])[rows.reshape(-1)]
-                bias = torch.cat([qk_bias, attn.v_proj.bias])
-            if attn.o_proj.bias is not None:
-                raise UserError("a bias in the attention's output projection is unknown")
-            head_norm = None
-            if getattr(attn, "q_norm", None) is not None:
-                q = attn.q_norm.weight[half].expand(self.heads, -1)
-                k = attn.k_norm.weight[half].expand(self.kv_heads, -1)
-                head_norm = torch.cat([q, k])
-            fresh.append(
-                _Layer(
-                    norm_in=layer.input_layernorm.weight.detach(),
-                    qkv=torch.cat([qk, attn.v_proj.weight]),
-                    qkv_bias=bias,
-                    head_norm=head_norm,
-                    out=attn.o_proj.weight.detach(),
-                    norm_mlp=layer.post_attention_layernorm.weight.detach(),
-                    gate_up=torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight]),
-                    down=mlp.down_proj.weight.detach(),
-                )
-            )
-        self._weights = fresh
+        self._norm = cast(Tensor, core.norm.weight).detach() * self.width**0.5
+        self._is_half = self.dtype != self.wide
+        self._weights = [fuse_layer(layer, self.kv_heads, self.head_dim) for layer in core.layers]
+        wide: dict[str, Any] = {"dtype": self.wide, "device": self.device}
+        self._root = torch.tensor((self.width * self.eps) ** 0.5, **wide)
+        # added to the mean squares of a KV head's parts: for the value it makes the square root 1
+        self._eps_H = torch.tensor([self.eps] * (self.group + 1) + [1.0], **wide)
+        self._block: tuple[int, Tensor] | None = None
 
-    def turns(self, positions: Tensor) -> Tensor:
-        """Rotations of these positions, complex [..., 1, D/2]."""
-        need = int(positions.max()) + 1
-        if self._turns is None or len(self._turns) < need:
-            at = torch.arange(max(need, 256) * 2, device=self.device)[None]
-            wide = torch.zeros(1, dtype=torch.float64 if self._is_wide() else torch.float32)
-            cos, sin = cast(Any, self.model.model).rotary_emb(wide.to(self.device), at)
+    @torch.no_grad()
+    def turns(self, positions: Ints) -> Tensor:
+        """Rotation of each position, complex [N, 1, G + 2, D/2]; 1 for the value."""
+        high = int(positions.max())
+        if self._turns is None or len(self._turns) <= high:
+            at = torch.arange(max(high + 1, 256) * 2, device=self.device)[None]
+            like = torch.zeros(1, dtype=self.wide, device=self.device)
+            cos, sin = cast(Any, self.model.model).rotary_emb(like, at)
             half = self.head_dim // 2
             self._turns = torch.complex(cos[0, :, :half], sin[0, :, :half])
-        return self._turns[positions].unsqueeze(-2)
+        turns = self._turns[torch.from_numpy(positions).to(self.device)][:, None, None]
+        out: Tensor = turns.new_ones((len(positions), 1, self.group + 2, self.head_dim // 2))
+        out[:, :, :-1] = turns
+        return out
 
-    def _is_wide(self) -> bool:
-        return self.dtype == torch.float64
+    def turn(self, position: int) -> Tensor:
+        """Rotation of one position, complex [1, G + 2, D/2]; made for many at a time."""
+        start = position // _BLOCK * _BLOCK
+        if self._block is None or self._block[0] != start:
+            self._block = start, self.turns(np.arange(start, start + _BLOCK))
+        return self._block[1][position - start]
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[...] ids -> [..., M]."""
         return F.embedding(tokens, self.embedding)
 
-    def project(self, i: int, x: Tensor, turns: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[..., M] -> q [..., H, D], k [..., K, D] (normed and rotated) and v [..., K, D]."""
-        w = self._weights[i]
-        y = F.linear(F.rms_norm(x, (self.width,), w.norm_in, self.eps), w.qkv, w.qkv_bias)
-        y = y.unflatten(-1, (self.heads + 2 * self.kv_heads, self.head_dim))
-        turned = self.heads + self.kv_heads
-        qk, v = y[..., :turned, :], y[..., turned:, :]
-        if w.head_norm is not None:
-            qk = F.rms_norm(qk, (self.head_dim,), None, self.eps) * w.head_norm
-        wide = qk if self._is_wide() else qk.float()
-        pairs = torch.view_as_complex(wide.unflatten(-1, (self.head_dim // 2, 2)).contiguous())
-        qk = torch.view_as_real(pairs * turns).flatten(-2).to(x.dtype)
-        return qk[..., : self.heads, :], qk[..., self.heads :, :], v
+    def _normed(self, x_NM: Tensor, norm: Tensor | None) -> Tensor:
+        """x / sqrt(sum of squares + M * eps), times the norm's weight if it is not folded."""
+        wide = x_NM.to(self.wide) if self._is_half else x_NM
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).hypot_(self._root)
+        y: Tensor = wide / length
+        return y if norm is None else y.to(x_NM.dtype).mul_(norm)
 
-    def finish(self, i: int, x: Tensor, attended: Tensor) -> Tensor:
-        """Residual stream [..., M] after the layer, given attention's output [..., H * D]."""
-        w = self._weights[i]
-        x = x + F.linear(attended, w.out)
-        gate, up = F.linear(F.rms_norm(x, (self.width,), w.norm_mlp, self.eps), w.gate_up).chunk(
-            2, dim=-1
-        )
-        return x + F.linear(F.silu(gate) * up, w.down)
+    def project(self, i: int, x_NM: Tensor, turns: Tensor) -> Tensor:
+        """Queries and keys, normed and rotated, and values of layer i.
 
-    def final(self, x: Tensor) -> Tensor:
-        """Final hidden state [..., M], after the last norm: what the output head reads."""
-        return F.rms_norm(x, (self.width,), self.norm, self.eps)
+        Args:
+            turns: rotations of the tokens' positions, or of the one position of all.
+
+        Returns:
+            [X, G + 2, D]: the query heads of a KV head, its key, its value.
+        """
+        w = self._weights[i]
+        N, K, G, D = len(x_NM), self.kv_heads, self.group, self.head_dim
+        y = F.linear(self._normed(x_NM, w.norm_in), w.qkv, w.qkv_bias)
+        y = y.to(self.wide) if self._is_half else y
+        # values ride along through norm and rotation, times 1: whole rows are faster than parts
+        y_XHD = y.view(N * K, G + 2, D)
+        if w.head_norm is not None and w.head_mean is not None:
+            y_XC = y.view(N * K, -1)
+            scaled = F.linear(y_XC * y_XC, w.head_mean, self._eps_H).rsqrt_()
+            y_XHD.mul_(scaled.unsqueeze(2))
+            if self._is_half:  # rounded before the norm's weight, as in the model
+                y_XHD.copy_(y_XHD.to(x_NM.dtype).mul_(w.head_norm))
+            else:
+                y_XHD.mul_(w.head_norm)
+        torch.view_as_complex(y.view(N, K, G + 2, D // 2, 2)).mul_(turns)
+        return y_XHD.to(x_NM.dtype) if self._is_half else y_XHD
+
+    def finish(self, i: int, x_NM: Tensor, attended: Tensor) -> Tensor:
+        """Residual stream after the layer, written into `x_NM`, given attention's [N, H * D]."""
+        w = self._weights[i]
+        x_NM.addmm_(attended, w.out)
+        gate, up = F.linear(self._normed(x_NM, w.norm_mlp), w.gate_up).chunk(2, dim=-1)
+        return x_NM.addmm_(F.silu(gate).mul_(up), w.down)
+
+    def final(self, x_NM: Tensor) -> Tensor:
+        """Final hidden state, after the last norm: what the output head reads."""
+        return self._normed(x_NM, self._norm)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., M] -> [..., V] in float32 or better."""
-        out = F.linear(hidden, self.head)
-        return out if out.dtype == torch.float64 else out.float()
+        return F.linear(hidden, self.head).to(self.wide)
 
-    def prefill(self, tokens_NT: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        """Dense causal pass from position 0.
+    def prefill(self, tokens_PT: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Dense causal pass over P prompts from position 0.
 
         Shorter prompts may be padded on the right: causality keeps padding out of their results.
 
         Returns:
-            Final hidden states [N, T, M] and, per layer, keys and values [N, T, K, D].
+            Final hidden states [P, T, M] and, per layer, keys and values [2, P, K, T, D].
         """
-        x = self.embed(tokens_NT)
-        turns = self.turns(torch.arange(tokens_NT.shape[1], device=self.device))
+        P, T = tokens_PT.shape
+        K, G, D = self.kv_heads, self.group, self.head_dim
+        x = self.embed(tokens_PT.reshape(-1))
+        turns = self.turns(np.arange(T)).repeat(P, 1, 1, 1)
         cache = []
         for i in range(self.layers):
-            q, k, v = self.project(i, x, turns)
-            cache.append((k, v))
+            y = self.project(i, x, turns).view(P, T, K, G + 2, D).permute(3, 0, 2, 1, 4)
+            q = y[:G].permute(1, 2, 0, 3, 4).reshape(P, K * G, T, D)
+            kv = y[G:].contiguous()
             attended = F.scaled_dot_product_attention(
-                q.transpose(1, 2),
-                k.transpose(1, 2),
-                v.transpose(1, 2),
-                is_causal=True,
-                scale=self.scale,
-                enable_gqa=True,
+                q, kv[0], kv[1], is_causal=True, scale=self.scale, enable_gqa=True
             )
-            x = self.finish(i, x, attended.transpose(1, 2).flatten(2))
-        return self.final(x), cache
+            x = self.finish(i, x, attended.transpose(1, 2).reshape(P * T, -1))
+            cache.append(kv)
+        return self.final(x).view(P, T, -1), cache

@@ -19,6 +19,8 @@ from torch import Tensor
 
 from sparrow_lab.config.schema import RolloutConfig
 
+Floats = npt.NDArray[np.float64]
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -31,7 +33,7 @@ def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 def uniform_noise(
     seed: int, samples: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """Uniform numbers in [0, 1) keyed by (seed, sample, position), float64, same shape."""
     with np.errstate(over="ignore"):
         state = _mix(np.full(samples.shape, seed, np.uint64) + _GOLDEN)
@@ -50,23 +52,27 @@ class Sampled(NamedTuple):
     """Under the untruncated distribution at the temperature."""
 
 
-def sample(logits_BV: Tensor, rollout: RolloutConfig, noise_B: npt.NDArray[np.float64]) -> Sampled:
+def sample(logits_BV: Tensor, rollout: RolloutConfig, noise_B: Tensor | Floats) -> Sampled:
     """Draw from the logits; at temperature 0 take the largest (log-probability 0).
 
-    Logits are float32 or better.
+    Logits are float32 or better; noise is float64.
     """
     if rollout.temperature == 0:
         tokens = logits_BV.argmax(dim=-1)
         raw = logits_BV.log_softmax(dim=-1).gather(1, tokens[:, None]).squeeze(1)
         return Sampled(tokens, torch.zeros_like(raw), raw)
-    logp_BV = (logits_BV / rollout.temperature).log_softmax(dim=-1)
+    if rollout.temperature != 1:
+        logits_BV = logits_BV / rollout.temperature
+    logp_BV = logits_BV.log_softmax(dim=-1)
     kept_BV = truncate(logp_BV, rollout)
     cdf_BV = kept_BV.double().exp().cumsum(dim=-1)
     # scaled by the real total, so rounding can never point past the last token
-    target_B1 = torch.from_numpy(noise_B).to(cdf_BV.device)[:, None] * cdf_BV[:, -1:]
-    tokens = (cdf_BV <= target_B1).sum(dim=-1)
-    pick = tokens[:, None]
-    return Sampled(tokens, kept_BV.gather(1, pick).squeeze(1), logp_BV.gather(1, pick).squeeze(1))
+    noise_B = torch.as_tensor(noise_B, device=cdf_BV.device)
+    target_B1 = noise_B.unsqueeze(1) * cdf_BV[:, -1:]
+    pick = torch.searchsorted(cdf_BV, target_B1, right=True)
+    raw = logp_BV.gather(1, pick).squeeze(1)
+    logp = raw if kept_BV is logp_BV else kept_BV.gather(1, pick).squeeze(1)
+    return Sampled(pick.squeeze(1), logp, raw)
 
 
 def truncate(logp_BV: Tensor, rollout: RolloutConfig) -> Tensor:
