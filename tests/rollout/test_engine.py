@@ -70,9 +70,12 @@ def test_dense_greedy_tokens_are_those_of_generate(family: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("page_size", [1, 4, 16])
-def test_a_budget_of_all_pages_is_dense_to_the_bit(dtype: torch.dtype, page_size: int) -> None:
+@pytest.mark.parametrize("lengths", [[9, 2, 30], [30, 30]], ids=str)
+def test_a_budget_of_all_pages_is_dense_to_the_bit(
+    dtype: torch.dtype, page_size: int, lengths: list[int]
+) -> None:
     model = small_model("qwen3", 2, dtype=dtype)
-    prompts, cap = make_prompts([9, 2, 30]), 12
+    prompts, cap = make_prompts(lengths), 12
     whole = -(-(30 + cap) // page_size) * page_size
     enough = Schedule.fixed(max(whole, 3 * page_size), page_size, dense_layers=0)
     got = {}

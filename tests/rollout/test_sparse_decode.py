@@ -147,6 +147,30 @@ def test_samples_of_a_prompt_that_ends_within_a_page() -> None:
     assert check_against_reference(small_model(), schedule, prompts, samples=3, cap=7) > 0
 
 
+@pytest.mark.parametrize("landmark", ["mean", "minmax"])
+@pytest.mark.parametrize("score", ["group_mean", "softmax_max"])
+@pytest.mark.parametrize(("length", "samples"), [(18, 1), (18, 3), (16, 3), (3, 3)])
+def test_sequences_of_one_length(landmark: Any, score: Any, length: int, samples: int) -> None:
+    """Started together they need no mask, with a shared prompt or without."""
+    steps: dict[str, Any] = {"landmark": landmark, "score": score, "dense_layers": 1}
+    schedule = Schedule(4, (0, 22), (12, 16), **steps)
+    prompts = make_prompts([length] * 2, seed=6)
+    model = small_model("qwen3", 5)
+    skipped = check_against_reference(model, schedule, prompts, samples=samples, cap=12)
+    assert skipped > 0
+
+
+@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("max_batch", [2, 99])
+def test_answers_longer_than_anything_that_is_done_in_blocks(samples: int, max_batch: int) -> None:
+    """Noise, rotations and results may be handled many steps at a time."""
+    schedule = Schedule(8, (0, 70), (24, 40), dense_layers=1)
+    prompts = make_prompts([60, 60, 9], seed=8)
+    options: dict[str, Any] = {"samples": samples, "max_batch": max_batch, "stops": (4,)}
+    model = small_model("llama", 1)
+    assert check_against_reference(model, schedule, prompts, cap=150, **options) > 0
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.7])
 def test_temperatures_and_stop_tokens_under_continuous_batching(temperature: float) -> None:
     schedule = Schedule.fixed(12, 4, dense_layers=1)
@@ -187,7 +211,9 @@ def schedules(draw: st.DrawFn) -> Schedule:
     schedule=schedules(),
     family=st.sampled_from(FAMILIES),
     group=st.sampled_from([1, 2, 5]),
-    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=3),
+    lengths=st.lists(st.integers(1, 50), min_size=1, max_size=3)
+    | st.integers(1, 50).map(lambda n: [n, n]),
+    stops=st.sampled_from([(), (2, 7, 13)]),
     samples=st.integers(1, 2),
     cap=st.integers(1, 12),
     max_batch=st.integers(1, 4),
@@ -198,6 +224,7 @@ def test_any_shape(
     family: str,
     group: int,
     lengths: list[int],
+    stops: tuple[int, ...],
     samples: int,
     cap: int,
     max_batch: int,
@@ -205,6 +232,7 @@ def test_any_shape(
 ) -> None:
     prompts = make_prompts(lengths, seed)
     options: dict[str, Any] = {"samples": samples, "cap": cap, "max_batch": max_batch}
+    options["stops"] = stops
     skipped = check_against_reference(small_model(family, group), schedule, prompts, **options)
     longest = max(lengths) + cap - 1  # the last token is never fed
     if cap == 1 or all(
