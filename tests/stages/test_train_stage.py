@@ -22,6 +22,7 @@ from sparrow_lab.sparsity.schedule import Schedule
 from sparrow_lab.stages import StageContext
 from sparrow_lab.stages import train as train_stage
 from sparrow_lab.tasks import make_task
+from sparrow_lab.train.checkpoint import latest_checkpoint
 from sparrow_lab.train.trainer import Trainer
 from tests.stages import core
 from tests.stages.core import ids_of, make_config, make_sweep, numbers_of, result_of, run, untimed
@@ -122,6 +123,14 @@ def final_weights(point: PointFolder) -> dict[str, torch.Tensor]:
     return load_file(point.path / "final" / "model.safetensors")
 
 
+def last_state(point: PointFolder) -> dict[str, Any]:
+    """What the newest checkpoint of all attempts says beside its tensors."""
+    path = latest_checkpoint([a.checkpoints for a in point.attempts()])
+    assert path is not None
+    state: dict[str, Any] = json.loads((path / "state.json").read_text())
+    return state
+
+
 def assert_same_run(sweep: SweepFolder, whole: SweepFolder) -> None:
     """Weights, events, histograms and the result's metrics agree to the bit."""
     point, other = sweep.point("7a00"), whole.point("7a00")
@@ -132,6 +141,10 @@ def assert_same_run(sweep: SweepFolder, whole: SweepFolder) -> None:
     assert [step for step, _ in mine] == [step for step, _ in its] == list(range(STEPS))
     for (_, x), (_, y) in zip(mine, its, strict=True):
         assert x.counts.tolist() == y.counts.tolist() and x.sums.tolist() == y.sums.tolist()
+    # what detectors look back on comes through every cut
+    assert last_state(point)["step"] == STEPS
+    assert last_state(point)["history"] == last_state(other)["history"]
+    assert [len(x) for x in last_state(point)["history"].values()] == [2, STEPS, STEPS]
     metrics = [untimed(result_of(p)["metrics"]) for p in (point, other)]
     assert repr(sorted(metrics[0].items())) == repr(sorted(metrics[1].items()))
 
