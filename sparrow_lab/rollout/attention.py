@@ -4,8 +4,8 @@ When all sequences have the same length (`Layout.even`, the usual case: prompts 
 started together) everything is cut to that length and no mask is needed. Otherwise scores get a
 bias, made once a step: 0, or -inf beyond a sequence's end.
 
-Shape suffixes: A rows in use, K KV heads, X = A * K (row, KV head) pairs, P pages, W chosen pages,
-G query heads of a KV head, D head dim, E vectors of a landmark.
+Shape suffixes: A rows in use, K KV heads, X = A * K (row, KV head) pairs, T tokens,
+G query heads of a KV head, D head dim.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparrow_kernels.page_choice import choose_evenly, choose_pages, page_scores
-from sparrow_kernels.paged_decode import SharedRows, page_decode, row_decode, shared_row_decode
+from sparrow_kernels.paged_decode import page_decode, row_decode, shared_row_decode
 from sparrow_lab.rollout.cache import RowCache
+from sparrow_lab.rollout.choice import EvenChoice, UnevenChoice
 from sparrow_lab.rollout.rows import Layout, Rows
 from sparrow_lab.sparsity.schedule import Schedule
 
@@ -49,13 +49,7 @@ class WholeRows:
         seen = kv[:, :, :, :longest]
         self.keys, self.values = seen[:, 0].unbind(0), seen[:, 1].unbind(0)
         self.scale = scale
-        self.shared: list[SharedRows] | None = None
-        if layout.row_of_member is not None and layout.member_of_row is not None:
-            first = cache.prompts.kv_L2XTD[:, :, : layout.prompt_heads, : layout.shared]
-            self.shared = [
-                SharedRows(keys, values, layout.row_of_member, layout.member_of_row)
-                for keys, values in zip(first[:, 0].unbind(0), first[:, 1].unbind(0), strict=True)
-            ]
+        self.shared = layout.shared_rows
         self.bias = None
         self.place: tuple[Tensor, Tensor] | None = None
         if layout.even:
@@ -104,58 +98,21 @@ class ChosenPages:
         keep: Ints,
     ) -> None:
         assert cache.marks_LXPED is not None
-        size, device = cache.page_size, cache.pool_L2NC.device
-        self.cache, self.layout, self.scale = cache, layout, scale
-        self.score = schedule.score
-        self.first, self.last = schedule.reserved_pages()
-        self.even = layout.even is not None
-        X = len(rows) * cache.own.heads
-        self.width, self.most = int(keep.max()), int(pages.max())
+        self.pools, self.scale = cache.pool_L2NC.unbind(0), scale
+        self.sparse_from = cache.sparse_from
         # the last page is always chosen, so only the end of what is gathered can be unfilled
-        kept = keep * size - (pages * size - length)
+        kept = keep * cache.page_size - (pages * cache.page_size - length)
         self.tokens = int(kept.max())
-        self.shared_pages: int | Tensor
+        marks = cache.marks_LXPED[:, : len(rows) * cache.own.heads]
+        self.bias: Tensor | None = None
+        self.choice: EvenChoice | UnevenChoice
         if layout.even:
-            self.shared_pages = layout.even[1] // size
-            self.marks = cache.marks_LXPED[:, :X, self.first : self.most - self.last].unbind(0)
-            return
-        self.marks = cache.marks_LXPED[:, :X, : self.most].unbind(0)
-        self.bias = _bias(np.arange(self.tokens) >= kept[:, None], cache.pool_L2NC)
-        self.pages_A, self.keep_A = (torch.from_numpy(x).to(device) for x in (pages, keep))
-        index = torch.arange(self.most, device=device)
-        self.candidate_AP = (index >= self.first) & (index < self.pages_A[:, None] - self.last)
-        self.shared_pages = torch.from_numpy(rows.shared // size).to(device)[:, None, None]
+            self.choice = EvenChoice(marks, layout, schedule, int(pages[0]), int(keep[0]))
+        else:
+            self.choice = UnevenChoice(marks, layout, schedule, rows, pages, keep)
+            self.bias = _bias(np.arange(self.tokens) >= kept[:, None], cache.pool_L2NC)
 
     def attend(self, i: int, q_XGD: Tensor) -> Tensor:
         """[X, G, D] of layer i."""
-        marks_XPED = self.marks[i - self.cache.sparse_from]
-        chosen = self._evenly(q_XGD, marks_XPED) if self.even else self._each(q_XGD, marks_XPED)
-        pool = self.cache.pool_L2NC[i]
-        bias = None if self.even else self.bias
-        return page_decode(q_XGD, pool, chosen, self.tokens, self.scale, bias)
-
-    def _evenly(self, q_XGD: Tensor, marks_XPED: Tensor) -> Tensor:
-        everything = torch.ones((1, 1), dtype=torch.bool, device=q_XGD.device)
-        scores = page_scores(q_XGD[:, None], marks_XPED[:, :, None], everything, self.score)
-        best = self.width - self.first - self.last
-        chosen = choose_evenly(scores.squeeze(1), best, self.first, self.last)
-        return self._numbers(chosen, self.layout.shared_page, self.layout.own_page)
-
-    def _each(self, q_XGD: Tensor, marks_XPED: Tensor) -> Tensor:
-        A = len(self.pages_A)
-        q_AKGD = q_XGD.unflatten(0, (A, -1))
-        marks_APKED = marks_XPED.unflatten(0, (A, -1)).transpose(1, 2)
-        scores = page_scores(q_AKGD, marks_APKED, self.candidate_AP, self.score)
-        args = (self.pages_A, self.keep_A, self.first, self.last, self.width)
-        chosen = choose_pages(scores, *args)
-        # no page is named by the number of all pages: take the last, which the bias hides
-        chosen = torch.minimum(chosen, self.pages_A[:, None, None] - 1)
-        K = chosen.shape[1]
-        shared, own = (x.view(A, K, 1) for x in (self.layout.shared_page, self.layout.own_page))
-        return self._numbers(chosen, shared, own).flatten(0, 1)
-
-    def _numbers(self, chosen: Tensor, shared: Tensor, own: Tensor) -> Tensor:
-        """Numbers in the pool of a sequence's pages."""
-        if self.layout.row_of_member is None:
-            return chosen + own
-        return chosen + torch.where(chosen < self.shared_pages, shared, own)
+        numbers = self.choice(i - self.sparse_from, q_XGD)
+        return page_decode(q_XGD, self.pools[i], numbers, self.tokens, self.scale, self.bias)

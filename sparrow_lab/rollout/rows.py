@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from sparrow_kernels.paged_decode import SharedRows
 from sparrow_lab.rollout.cache import RowCache
 
 Ints = npt.NDArray[np.int64]
@@ -110,8 +111,7 @@ class Layout:
         even: (length, shared) if all sequences have the same length and share as many tokens;
             the length is that at the rows' step 0.
         shared: most tokens of a shared prompt.
-        prompt_heads: Y.
-        row_of_member, member_of_row: see `SharedRows`; None if no prompt is shared.
+        shared_rows: of each layer; None if no prompt is shared.
         shared_page: number in the pool of a sequence's page 0 while that is shared, [X, 1].
         own_page: the same as if its own pages began there, so that a page's number can be
             added, [X, 1].
@@ -119,9 +119,7 @@ class Layout:
 
     even: tuple[int, int] | None
     shared: int
-    prompt_heads: int
-    row_of_member: Tensor | None
-    member_of_row: Tensor | None
+    shared_rows: list[SharedRows] | None
     shared_page: Tensor
     own_page: Tensor
 
@@ -134,23 +132,23 @@ def lay_out(rows: Rows, prompts: int, cache: RowCache) -> Layout:
     shared = int(rows.shared.max())
     length = int(rows.base_length[0])
     even = bool((rows.base_length == length).all() and (rows.shared == shared).all())
-    row_of_member = member_of_row = None
+    shared_rows = None
     if shared:
-        row_of_member, member_of_row = (
-            torch.from_numpy(x).to(device) for x in _members(rows.prompt, prompts, K)
-        )
+        kv = cache.prompts.kv_L2XTD[:, :, : prompts * K, :shared]
+        members = [torch.from_numpy(x).to(device) for x in _members(rows.prompt, prompts, K)]
+        both = zip(kv[:, 0].unbind(0), kv[:, 1].unbind(0), strict=True)
+        shared_rows = [SharedRows(keys, values, *members) for keys, values in both]
     return Layout(
         (length, shared) if even else None,
         shared,
-        prompts * K,
-        row_of_member,
-        member_of_row,
+        shared_rows,
         torch.from_numpy(cache.prompts.first_pages(rows.prompt))[:, None].to(device),
         torch.from_numpy(own)[:, None].to(device),
     )
 
 
 def _members(prompt_A: Ints, prompts: int, K: int) -> tuple[Ints, Ints]:
+    """`row_of_member` and `member_of_row` of `SharedRows`."""
     counts = np.bincount(prompt_A, minlength=prompts)
     most = int(counts.max())
     order = np.argsort(prompt_A, kind="stable")

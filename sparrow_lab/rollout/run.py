@@ -130,8 +130,11 @@ class Run:
         return rows * cache.own.heads
 
     def room(self) -> bool:
-        """Whether a queued sample can start now."""
-        return bool(self.queue) and len(self.rows) < self.max_rows
+        """Whether it is time to start queued samples: some at once, so that prompts are prefilled
+        together.
+        """
+        free = self.max_rows - len(self.rows)
+        return bool(self.queue) and free >= min(len(self.queue), max(1, self.max_rows // 8))
 
     def admit(self) -> None:
         """Start queued samples while rows are free, prefilling prompts as they come up."""

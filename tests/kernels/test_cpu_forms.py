@@ -1,4 +1,4 @@
-"""The forms for rows that lie side by side equal the calls of the definition that they name."""
+"""The CPU forms of the ops against their naive definitions, in float64."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparrow_kernels.page_choice import choose_evenly, choose_pages
+from sparrow_kernels.page_choice import best_evenly, choose_pages, page_scores, score_evenly
 from sparrow_kernels.paged_decode import (
     SharedRows,
     page_decode,
@@ -19,173 +19,189 @@ from sparrow_kernels.paged_decode import (
     shared_row_decode,
 )
 
-HEAD_DIM = 6
+
+def assert_equal(ours: Tensor, told: Tensor) -> None:
+    torch.testing.assert_close(ours, told, atol=1e-12, rtol=1e-12)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def close(a: Tensor, b: Tensor) -> None:
-    torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-12)
+shapes = st.fixed_dictionaries(
+    {
+        "A": st.integers(1, 4),
+        "K": st.integers(1, 3),
+        "G": st.sampled_from([1, 2, 5]),
+        "D": st.sampled_from([1, 2, 8]),
+        "S": st.sampled_from([1, 3, 4]),
+        "P": st.integers(1, 5),
+        "seed": st.integers(0, 99),
+    }
+)
 
 
-def bias_of(lengths: Tensor, longest: int) -> Tensor:
-    """[B, 1, 1, T]: -inf beyond each length."""
-    beyond = torch.arange(longest) >= lengths[:, None]
+def take(shape: dict[str, int], names: str) -> list[int]:
+    """Sizes by name, the names parted by spaces."""
+    return [shape[name] for name in names.split()]
+
+
+def rows_of(A: int, K: int, P: int, S: int, D: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of A * K rows of P pages, as rows [X, T, D] each."""
+    return normal(A * K, P * S, D, seed=seed), normal(A * K, P * S, D, seed=seed + 1)
+
+
+def as_pool(rows_XTD: Tensor, K: int, S: int) -> Tensor:
+    """The same as a pool [A * P, K, S, D] of the definition."""
+    paged = rows_XTD.unflatten(1, (-1, S)).unflatten(0, (-1, K))
+    pool: Tensor = paged.transpose(1, 2).flatten(0, 1).contiguous()
+    return pool
+
+
+def bias_of(lengths: list[int], tokens: int) -> Tensor:
+    beyond = torch.arange(tokens) >= torch.tensor(lengths)[:, None]
     bias = torch.zeros(beyond.shape, dtype=torch.float64).masked_fill(beyond, float("-inf"))
     return bias[:, None, None]
 
 
-# ------------------------------------------------------------------ page choice
-@settings(max_examples=80)
-@given(
-    X=st.integers(1, 4),
-    C=st.integers(1, 9),
-    first=st.integers(0, 3),
-    last=st.integers(1, 3),
-    data=st.data(),
-)
-def test_even_choice_is_the_choice(
-    X: int, C: int, first: int, last: int, data: st.DataObject
-) -> None:
-    """Scores come from few values, so that ties at the edge of the budget are common."""
-    best = data.draw(st.integers(0, C - 1))
-    values = st.sampled_from([-1.0, 0.0, 0.5, 2.0])
-    flat = data.draw(st.lists(values, min_size=X * C, max_size=X * C))
-    scores_XC = torch.tensor(flat).view(X, C)
-    pages = first + C + last
-    padded = torch.zeros(X, 1, pages)
-    padded[:, 0, first : first + C] = scores_XC
-    keep = first + best + last
-    told = choose_pages(padded, torch.full((X,), pages), torch.full((X,), keep), first, last, keep)
-    assert choose_evenly(scores_XC, best, first, last).tolist() == told[:, 0].tolist()
-
-
-# ------------------------------------------------------------------ whole rows
-shapes: Any = st.tuples(
-    st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 2, 5]), st.sampled_from([1, 2, 3, 8])
-)
-
-
-def paged(rows_BKTD: Tensor, size: int) -> Tensor:
-    """Rows [B, K, P * S, D] as a pool [B * P, K, S, D], page p of sequence b at b * P + p."""
-    B, K, T, D = rows_BKTD.shape
-    pages = rows_BKTD.view(B, K, T // size, size, D).transpose(1, 2)
-    return pages.reshape(-1, K, size, D).contiguous()
-
-
-@settings(max_examples=25)
-@given(shape=shapes, pages=st.integers(1, 5), even=st.booleans(), data=st.data())
-def test_a_whole_row_is_every_page(
-    shape: tuple[int, int, int, int], pages: int, even: bool, data: st.DataObject
-) -> None:
-    B, K, G, S = shape
-    T = pages * S
-    one = st.integers(1, T)
-    lengths = data.draw(st.lists(one, min_size=B, max_size=B))
-    lengths_B = torch.tensor([lengths[0]] * B if even else lengths)
-    q, k, v = (normal(*s, seed=i) for i, s in enumerate([(B, K, G, 6), (B, K, T, 6), (B, K, T, 6)]))
-    table = torch.arange(B * pages).view(B, pages)
+# ------------------------------------------------------------------ attention
+@settings(max_examples=60)
+@given(shape=shapes, data=st.data())
+def test_rows_equal_paged_decode_of_every_page(shape: dict[str, int], data: st.DataObject) -> None:
+    A, K, G, D, S, P, seed = take(shape, "A K G D S P seed")
+    lengths = data.draw(st.lists(st.integers(1, P * S), min_size=A, max_size=A))
+    keys, values = rows_of(A, K, P, S, D, seed)
+    q = normal(A, K, G, D, seed=seed + 2)
     told = paged_decode(
-        q, paged(k, S), paged(v, S), table, torch.arange(pages)[None, None], lengths_B, 0.4
-    )
-    X = B * K
-    longest = int(lengths_B.max())
-    bias = None if even else bias_of(lengths_B, longest)
-    keys, values = (x.reshape(X, T, 6)[:, :longest] for x in (k, v))
-    close(row_decode(q.reshape(X, G, 6), keys, values, 0.4, bias).view_as(told), told)
+        q,
+        as_pool(keys, K, S),
+        as_pool(values, K, S),
+        torch.arange(A * P).view(A, P),
+        torch.arange(P)[None, None],
+        torch.tensor(lengths),
+        0.3,
+    ).flatten(0, 1)
+    ours = row_decode(q.flatten(0, 1), keys, values, 0.3, bias_of(lengths, P * S))
+    assert_equal(ours, told)
+    even = max(lengths)
+    if set(lengths) == {even}:
+        cut = row_decode(q.flatten(0, 1), keys[:, :even], values[:, :even], 0.3)
+        assert_equal(cut, told)
 
 
+@settings(max_examples=60)
+@given(shape=shapes, owner=st.lists(st.integers(0, 2), min_size=1, max_size=6), data=st.data())
+def test_shared_rows_equal_paged_decode_of_a_table_that_shares(
+    shape: dict[str, int], owner: list[int], data: st.DataObject
+) -> None:
+    """Groups of any sizes, also empty ones; sequences share a part of their group's row."""
+    K, G, D, S, P, seed = take(shape, "K G D S P seed")
+    A, groups, L = len(owner), 3, 2
+    shared_pages = data.draw(st.lists(st.integers(0, L), min_size=groups, max_size=groups))
+    own = data.draw(st.lists(st.integers(1, P * S), min_size=A, max_size=A))
+    first_k, first_v = rows_of(groups, K, L, S, D, seed)
+    keys, values = rows_of(A, K, P, S, D, seed + 2)
+    q = normal(A, K, G, D, seed=seed + 4)
+    # the definition: one pool holds the shared pages and then each sequence's own
+    table = torch.zeros((A, L + P), dtype=torch.long)
+    for a, g in enumerate(owner):
+        n = shared_pages[g]
+        numbers = [g * L + p for p in range(n)] + [groups * L + a * P + p for p in range(P)]
+        table[a, : n + P] = torch.tensor(numbers)
+    told = paged_decode(
+        q,
+        torch.cat([as_pool(first_k, K, S), as_pool(keys, K, S)]),
+        torch.cat([as_pool(first_v, K, S), as_pool(values, K, S)]),
+        table,
+        torch.arange(L + P)[None, None],
+        torch.tensor([shared_pages[g] * S + n for g, n in zip(owner, own, strict=True)]),
+        0.7,
+    ).flatten(0, 1)
+    most = max(owner.count(g) for g in range(groups))
+    row_of_member = torch.zeros(groups * K * most, dtype=torch.long)
+    member_of_row = torch.zeros(A * K, dtype=torch.long)
+    for a, g in enumerate(owner):
+        for k in range(K):
+            place = (g * K + k) * most + owner[:a].count(g)
+            row_of_member[place], member_of_row[a * K + k] = a * K + k, place
+    ahead = bias_of([shared_pages[g] * S for g in owner], L * S)
+    bias = torch.cat([ahead, bias_of(own, P * S)], dim=-1)
+    shared = SharedRows(first_k, first_v, row_of_member, member_of_row)
+    ours = shared_row_decode(q.flatten(0, 1), keys, values, shared, 0.7, bias)
+    assert_equal(ours, told)
+
+
+@settings(max_examples=60)
+@given(shape=shapes, data=st.data())
+def test_pages_equal_paged_decode_of_chosen_pages(
+    shape: dict[str, int], data: st.DataObject
+) -> None:
+    """Every head's own pages, the sequence's last one at the end, partly filled."""
+    A, K, G, D, S, P, seed = take(shape, "A K G D S P seed")
+    width = data.draw(st.integers(1, P))
+    fill = data.draw(st.integers(1, S))
+    orders = [data.draw(st.permutations(range(P - 1))) for _ in range(A * K)]
+    chosen = torch.tensor([[*sorted(order[: width - 1]), P - 1] for order in orders])
+    keys, values = rows_of(A, K, P, S, D, seed)
+    q = normal(A, K, G, D, seed=seed + 2)
+    told = paged_decode(
+        q,
+        as_pool(keys, K, S),
+        as_pool(values, K, S),
+        torch.arange(A * P).view(A, P),
+        chosen.view(A, K, width),
+        torch.full((A,), (P - 1) * S + fill),
+        0.5,
+    ).flatten(0, 1)
+    pool = torch.stack([keys, values]).view(2, A * K * P, S * D)
+    numbers = chosen + torch.arange(A * K)[:, None] * P
+    tokens = (width - 1) * S + fill
+    ours = page_decode(q.flatten(0, 1), pool, numbers, tokens, 0.5)
+    assert_equal(ours, told)
+    bias = bias_of([tokens] * A, width * S)
+    masked = page_decode(q.flatten(0, 1), pool, numbers, width * S, 0.5, bias)
+    assert_equal(masked, told)
+
+
+def test_bfloat16_keeps_its_dtype() -> None:
+    keys, values = (x.bfloat16() for x in rows_of(1, 1, 3, 4, 16, 0))
+    q = normal(1, 2, 16, seed=2).bfloat16()
+    out = row_decode(q, keys, values, 0.25)
+    assert out.dtype == torch.bfloat16
+    wide = row_decode(q.double(), keys.double(), values.double(), 0.25)
+    torch.testing.assert_close(out.double(), wide, atol=0.05, rtol=0.05)
+
+
+# ------------------------------------------------------------------ choice
 @settings(max_examples=40)
-@given(
-    K=st.integers(1, 3),
-    G=st.sampled_from([1, 2, 5]),
-    prompts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=3),
-    own=st.integers(1, 6),
-    data=st.data(),
-)
-def test_a_shared_row_and_an_own_one_are_one_sequence(
-    K: int, G: int, prompts: list[tuple[int, int]], own: int, data: st.DataObject
+@given(shape=shapes, kind=st.integers(1, 2), score=st.sampled_from(["group_mean", "softmax_max"]))
+def test_scores_of_candidates_equal_page_scores(
+    shape: dict[str, int], kind: int, score: Any
 ) -> None:
-    """`prompts` are (tokens, samples); prompts without samples keep their place among the rows."""
-    owner = [p for p, (_, samples) in enumerate(prompts) for _ in range(samples)]
-    if not owner:
-        return
-    order = data.draw(st.permutations(range(len(owner))))
-    owner = [owner[i] for i in order]
-    A, Y, L = len(owner), len(prompts) * K, max(n for n, _ in prompts)
-    if L == 0:
-        return
-    tails = data.draw(st.lists(st.integers(1, own), min_size=A, max_size=A))
-    shared_k, shared_v = normal(Y, L, HEAD_DIM, seed=1), normal(Y, L, HEAD_DIM, seed=2)
-    own_k, own_v = (normal(A * K, own, HEAD_DIM, seed=i) for i in (3, 4))
-    q = normal(A * K, G, HEAD_DIM, seed=5)
-    most = max(owner.count(p) for p in range(len(prompts)))
-    row_of_member, member_of_row = [0] * (Y * most), []
-    for row, p in enumerate(owner):
-        place = owner[:row].count(p)
-        for head in range(K):
-            member = (p * K + head) * most + place
-            row_of_member[member] = row * K + head
-            member_of_row.append(member)
-    shared = SharedRows(
-        shared_k, shared_v, torch.tensor(row_of_member), torch.tensor(member_of_row)
-    )
-    seen = torch.cat(
-        [
-            bias_of(torch.tensor([prompts[p][0] for p in owner]), L),
-            bias_of(torch.tensor(tails), own),
-        ],
-        dim=-1,
-    )
-    out = shared_row_decode(q, own_k, own_v, shared, 0.4, seen)
-    for row, p in enumerate(owner):
-        for head in range(K):
-            n, x = prompts[p][0], row * K + head
-            keys = torch.cat([shared_k[p * K + head, :n], own_k[x, : tails[row]]])
-            values = torch.cat([shared_v[p * K + head, :n], own_v[x, : tails[row]]])
-            weights = (q[x] @ keys.T * 0.4).softmax(-1)
-            close(out[x], weights @ values)
+    A, K, G, D, P, seed = take(shape, "A K G D P seed")
+    marks = normal(A, P, K, kind, D, seed=seed).sort(dim=3).values
+    q = normal(A, K, G, D, seed=seed + 1)
+    everything = torch.ones((A, P), dtype=torch.bool)
+    told = page_scores(q, marks, everything, score).flatten(0, 1)
+    ours = score_evenly(q.flatten(0, 1), marks.transpose(1, 2).flatten(0, 1), score)
+    assert_equal(ours, told)
 
 
-@settings(max_examples=25)
-@given(shape=shapes, pages=st.integers(1, 5), data=st.data())
-def test_pages_by_number_are_pages_by_table(
-    shape: tuple[int, int, int, int], pages: int, data: st.DataObject
-) -> None:
-    """The last chosen page is the sequence's last, so unfilled slots come at the end."""
-    B, K, G, S = shape
-    length = data.draw(st.integers((pages - 1) * S + 1, pages * S))
-    width = data.draw(st.integers(1, pages))
-    chosen = [
-        [
-            sorted(data.draw(st.permutations(range(pages - 1)))[: width - 1]) + [pages - 1]
-            for _ in range(K)
-        ]
-        for _ in range(B)
-    ]
-    pages_BKW = torch.tensor(chosen)
-    q, k, v = (
-        normal(*s, seed=i)
-        for i, s in enumerate([(B, K, G, 6), (B, K, pages * S, 6), (B, K, pages * S, 6)])
-    )
-    table = torch.arange(B * pages).view(B, pages)
-    lengths_B = torch.full((B,), length)
-    told = paged_decode(q, paged(k, S), paged(v, S), table, pages_BKW, lengths_B, 0.4)
-    pool = torch.stack([x.reshape(B * K * pages, S * 6) for x in (k, v)])
-    first = torch.arange(B * K)[:, None] * pages
-    tokens = width * S - (pages * S - length)
-    numbers = pages_BKW.view(B * K, width) + first
-    out = page_decode(q.reshape(B * K, G, 6), pool, numbers, tokens, 0.4)
-    close(out.view_as(told), told)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_narrow_rows_keep_their_dtype(dtype: torch.dtype) -> None:
-    q, k, v = normal(2, 3, 8), normal(2, 9, 8, seed=1), normal(2, 9, 8, seed=2)
-    wide = row_decode(q, k, v, 0.3)
-    out = row_decode(q.to(dtype), k.to(dtype), v.to(dtype), 0.3)
-    assert out.dtype == dtype
-    close_enough = 1e-5 if dtype == torch.float32 else 0.05
-    torch.testing.assert_close(out.double(), wide, atol=close_enough, rtol=close_enough)
+@pytest.mark.parametrize("candidates", [2, 5, 64, 65, 200])
+@pytest.mark.parametrize("values", [2, 10, 10_000])
+def test_the_best_are_those_of_choose_pages(candidates: int, values: int) -> None:
+    """Few distinct values, so that ties are common, on both sides of the switch to top-k."""
+    noise = torch.Generator().manual_seed(candidates)
+    scores = torch.randint(values, (7, candidates), generator=noise).double()
+    first, last = 2, 1
+    pages = first + candidates + last
+    padded = torch.nn.functional.pad(scores, (first, last))
+    for best in {1, candidates // 2, candidates - 1}:
+        keep = first + best + last
+        args = (torch.full((7,), pages), torch.full((7,), keep), first, last, keep)
+        told = choose_pages(padded[:, None], *args)[:, 0, first : first + best] - first
+        ours = best_evenly(scores, best)
+        assert ours.shape == (7, best)
+        assert ours.sort(dim=-1).values.tolist() == told.tolist()
+        ranked = scores.gather(1, ours)
+        assert (ranked[:, 1:] <= ranked[:, :-1]).all()

@@ -8,6 +8,7 @@ dim, W chosen pages.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -67,10 +68,10 @@ def shared_row_decode(
     ahead_XGL = ahead.index_select(0, shared.member_of_row).view(X, G, L)
     weights = _softmax(torch.cat([ahead_XGL, _scores(q_XGD, keys_XTD, scale)], dim=-1), bias)
     weights = weights.to(values_XTD.dtype)
-    out = torch.bmm(weights[..., L:], values_XTD)
     grouped = weights.view(X, -1).index_select(0, shared.row_of_member)
     ahead = torch.bmm(grouped.view(Y, -1, weights.shape[-1])[..., :L], shared.values_YLD)
-    return out.add_(ahead.view(-1, G * D).index_select(0, shared.member_of_row).view(X, G, D))
+    ahead_XGD = ahead.view(-1, G * D).index_select(0, shared.member_of_row).view(X, G, D)
+    return ahead_XGD.baddbmm_(weights[..., L:], values_XTD)
 
 
 def page_decode(
@@ -95,8 +96,14 @@ def page_decode(
     return row_decode(q_XGD, both[0, :, :tokens], both[1, :, :tokens], scale, bias)
 
 
+@lru_cache(maxsize=8)
+def _nothing(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """What a product is added to, times 0."""
+    return torch.zeros((), dtype=dtype, device=device)
+
+
 def _scores(q_XGD: Tensor, keys_XTD: Tensor, scale: float) -> Tensor:
-    nothing = q_XGD[0, 0, 0]  # beta = 0: not read
+    nothing = _nothing(q_XGD.dtype, q_XGD.device)
     return torch.baddbmm(nothing, q_XGD, keys_XTD.transpose(1, 2), beta=0, alpha=scale)
 
 
