@@ -76,7 +76,8 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
     console = Console(record=True, width=200, file=open("/dev/null", "w"))  # noqa: SIM115
     dry_run(console, sweep, plan, [p.id for p in plan.points])
     said = console.export_text()
-    assert "7a000000  model=tiny-s,tau=0.8,seed=0" in said and "4 points would run" in said
+    (row,) = [line.split() for line in said.splitlines() if "7a000000" in line]
+    assert row[1:] == ["tiny-s", "0.8", "0", "new"] and "4 points would run" in said
     assert list(tmp_path.iterdir()) == []
 
 
