@@ -53,7 +53,14 @@ def test_the_shipped_experiments_have_so_many_points(name: str, expected: dict[s
     "path", sorted((ROOT / "experiments").glob("*.yaml")), ids=lambda p: p.stem
 )
 def test_every_shipped_experiment_can_be_planned(path: Path) -> None:
-    made = make_plan(load_sweep(path), path.parent)
+    config = load_sweep(path)
+    try:
+        made = make_plan(config, path.parent)
+    except UserError as error:
+        # a model that is fetched may not be here: then the plan says how to get it
+        assert config.base.model.name.startswith("models/")
+        assert "models fetch" in error.message
+        return
     assert made.name == path.stem
     assert made.points
 
