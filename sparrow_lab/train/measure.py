@@ -16,7 +16,8 @@ from torch import Tensor
 from sparrow_kernels.acceptance import TokenStatistics, acceptance_from_hidden, top_k_acceptance
 from sparrow_lab.acceptance.histogram import AcceptanceHistogram
 from sparrow_lab.rollout.batch import RolloutBatch
-from sparrow_lab.train.packing import PackedRows, dense_hidden, pack
+from sparrow_lab.train.forward import dense_hidden
+from sparrow_lab.train.packing import PackedRows, pack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -77,7 +78,7 @@ def recompute(
     """
     table = TokenTable.empty(batch)
     everyone = list(range(len(batch.generated_N)))
-    for rows in pack(batch, model, everyone if samples is None else samples):
+    for rows in pack(batch, everyone if samples is None else samples):
         dense = dense_hidden(model, rows)
         table.put(rows, compare(batch, rows, dense, head_of(model), temperature))
         if top_k is not None:

@@ -1,156 +1,169 @@
-"""Dense forward passes over groups of samples that share a prompt.
+"""Groups of samples that share a prompt, laid out for one dense pass.
 
-A group's samples lie one after the other behind a single copy of their prompt; a mask lets each see
-the prompt and itself. The prompt is computed once for many samples instead of once for each,
-which is most of the work when answers are short. How many samples share a row balances that
-against the attention over other samples' masked tokens.
+The pass is one stream of tokens: the prompts, each once, and behind them what every sample was fed.
+Only attention sees samples: in blocks of samples of like length, each with its prompt's keys before
+its own. So a prompt is computed once for all its samples, nothing is padded outside attention,
+and little inside.
 
-Shape suffixes: R rows, L tokens of a row, N samples, T generated tokens of the longest sample.
+Shape suffixes: L tokens of the stream, N sequences of a block, T queries and E keys of the longest
+of them, X generated tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from sparrow_lab.rollout.batch import RolloutBatch
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+Ints = npt.NDArray[np.int64]
+
+LIKE = 0.85
+"""A block's shortest sequence is at least so long, measured by its longest."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Sequences that attend together.
+
+    Attributes:
+        query_NT, key_NE: tokens of the stream, any token where padded.
+        real_NT: True for queries that are no padding.
+        bias_NTE: 0 where a query sees a key, -inf elsewhere. N is 1 if all sequences are alike;
+            E is that of the last keys, if every query sees all those before them.
+    """
+
+    query_NT: Tensor
+    key_NE: Tensor
+    real_NT: Tensor
+    bias_NTE: Tensor
 
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows for one forward pass.
+    """One pass over a stream.
 
     Attributes:
-        tokens_RL, positions_RL: int64; padding has token 0 and position 0.
-        mask_RLL: True where a query (second axis) may see a key (third axis).
-        source_X: flat index into [R * L] of the hidden state behind each generated token.
+        tokens_L, positions_L: int64.
+        blocks: of attention; every token of the stream is a query of one of them.
+        source_X: token whose final hidden state makes the distribution of each generated token.
         sample_X, column_X: which generated token that is.
     """
 
-    tokens_RL: Tensor
-    positions_RL: Tensor
-    mask_RLL: Tensor
+    tokens_L: Tensor
+    positions_L: Tensor
+    blocks: list[Block]
     source_X: Tensor
     sample_X: Tensor
     column_X: Tensor
 
 
-def samples_a_row(prompt: int, answers: list[int], linear: float, attention: float) -> int:
-    """Samples of a group that share a row, by estimated cost.
-
-    Args:
-        prompt: prompt tokens.
-        answers: generated tokens of each sample of the group.
-        linear: FLOPs of the weights a token.
-        attention: FLOPs of attention a (query, key) pair.
-    """
-    mean = sum(answers) / len(answers)
-    best, least = 1, float("inf")
-    size = 1
-    while size <= len(answers):
-        row = prompt + size * mean
-        rows = len(answers) / size
-        cost = rows * (row * linear + row * row * attention)
-        if cost < least:
-            best, least = size, cost
-        size *= 2
-    return best
-
-
 def pack(
-    batch: RolloutBatch, model: PreTrainedModel, samples: list[int], max_tokens: int = 16_384
+    batch: RolloutBatch, samples: Sequence[int], max_tokens: int = 16_384
 ) -> Iterator[PackedRows]:
-    """Pack the given samples (indices into the batch), yielding rows of at most about `max_tokens`.
+    """Pack the given samples (indices into the batch), yielding streams of at most `max_tokens`.
 
-    Samples without generated tokens are left out.
+    A stream of a single sample may be longer. Samples without generated tokens are left out.
     """
-    config: Any = model.config
-    width = config.num_hidden_layers * config.hidden_size
-    linear = 2.0 * 12 * width * config.hidden_size
-    ends: list[int] = batch.generated_N.tolist()
-    groups: dict[int, list[int]] = {}
-    for s in samples:
-        if ends[s]:
-            groups.setdefault(int(batch.prompt_N[s]), []).append(s)
-    rows: list[tuple[int, list[int]]] = []
-    for p, members in groups.items():
-        size = samples_a_row(len(batch.prompts[p]), [ends[s] for s in members], linear, 4.0 * width)
-        # neighbours in length share a row, so that padding stays small
-        members = sorted(members, key=lambda s: (ends[s], s))
-        rows += [(p, members[i : i + size]) for i in range(0, len(members), size)]
-
-    def row_length(row: tuple[int, list[int]]) -> int:
-        return len(batch.prompts[row[0]]) + sum(ends[s] - 1 for s in row[1])
-
-    rows.sort(key=row_length)
-    start = 0
-    while start < len(rows):
-        stop, longest = start, 0
-        while stop < len(rows):
-            longest = row_length(rows[stop])
-            if stop > start and longest * (stop + 1 - start) > max_tokens:
-                break
-            stop += 1
-        yield _build(batch, rows[start:stop], ends)
-        start = stop
+    ends, owners = batch.generated_N.tolist(), batch.prompt_N.tolist()
+    chosen = sorted((s for s in samples if ends[s]), key=lambda s: (owners[s], s))
+    part: list[int] = []
+    tokens = 0
+    for s in chosen:
+        prompt = len(batch.prompts[owners[s]])
+        more = ends[s] - 1 + (0 if part and owners[part[-1]] == owners[s] else prompt)
+        if part and tokens + more > max_tokens:
+            yield _build(batch, part)
+            part, tokens, more = [], 0, prompt + ends[s] - 1
+        part.append(s)
+        tokens += more
+    if part:
+        yield _build(batch, part)
 
 
-def _build(batch: RolloutBatch, rows: list[tuple[int, list[int]]], ends: list[int]) -> PackedRows:
-    answers = batch.tokens_NT.cpu().numpy()
-    length = max(len(batch.prompts[p]) + sum(ends[s] - 1 for s in ss) for p, ss in rows)
-    tokens = np.zeros((len(rows), length), np.int64)
-    positions = np.zeros_like(tokens)
-    owner = np.full_like(tokens, -2)  # -2 padding, -1 prompt, else the sample
-    source, sample, column = [], [], []
-    for r, (p, members) in enumerate(rows):
-        prompt = batch.prompts[p]
-        n = len(prompt)
-        tokens[r, :n], positions[r, :n], owner[r, :n] = prompt, np.arange(n), -1
-        at = n
-        for s in members:
-            fed = ends[s] - 1  # the last token predicts nothing
-            tokens[r, at : at + fed] = answers[s, :fed]
-            positions[r, at : at + fed] = n + np.arange(fed)
-            owner[r, at : at + fed] = s
-            behind = np.concatenate([[n - 1], at + np.arange(fed)])
-            source.append(r * length + behind)
-            sample.append(np.full(fed + 1, s))
-            column.append(np.arange(fed + 1))
-            at += fed
-    device = batch.tokens_NT.device
-    own = torch.from_numpy(owner).to(device)
-    index = torch.arange(length, device=device)
-    mask = (own[:, None, :] == -1) | (own[:, :, None] == own[:, None, :])
-    mask &= index[None, None, :] <= index[None, :, None]
-
-    def flat(parts: list[Any]) -> Tensor:
-        return torch.from_numpy(np.concatenate(parts).astype(np.int64)).to(device)
+def _build(batch: RolloutBatch, samples: list[int]) -> PackedRows:
+    owners = batch.prompt_N.numpy(force=True)
+    answers, device = batch.tokens_NT.numpy(force=True), batch.tokens_NT.device
+    chosen = np.array(samples)
+    # the last generated token is fed to nobody: it predicts nothing
+    fed = batch.generated_N.numpy(force=True)[chosen] - 1
+    order = np.argsort(-fed, kind="stable")
+    chosen, fed = chosen[order], fed[order]
+    used, owner = np.unique(owners[chosen], return_inverse=True)
+    texts = [np.array(batch.prompts[p], np.int64) for p in used]
+    prompt = np.array([len(text) for text in texts])
+    starts = _starts(prompt)
+    first = int(prompt.sum()) + _starts(fed)
+    stream = np.concatenate(texts + [answers[s, :n] for s, n in zip(chosen, fed, strict=True)])
+    blocks: list[Block] = []
+    long_first = np.argsort(-prompt, kind="stable")
+    for part in _alike(prompt[long_first]):
+        mine = long_first[part]
+        blocks.append(_block(_Grid(starts[mine], prompt[mine]), None, device))
+    for part in _alike(fed):
+        mine = owner[part]
+        ahead = _Grid(starts[mine], prompt[mine])
+        blocks.append(_block(_Grid(first[part], fed[part]), ahead, device))
+    counts = fed + 1
+    column = np.arange(counts.sum()) - np.repeat(_starts(counts), counts)
+    behind = np.repeat(starts[owner] + prompt[owner] - 1, counts)
+    source = np.where(column == 0, behind, np.repeat(first, counts) + column - 1)
+    lengths = np.concatenate([prompt, fed])
+    before = np.concatenate([np.zeros_like(prompt), prompt[owner]])
+    positions = np.arange(len(stream)) - np.repeat(_starts(lengths) - before, lengths)
 
     return PackedRows(
-        torch.from_numpy(tokens).to(device),
-        torch.from_numpy(positions).to(device),
-        mask,
-        flat(source),
-        flat(sample),
-        flat(column),
+        _tensor(stream, device),
+        _tensor(positions, device),
+        blocks,
+        _tensor(source, device),
+        _tensor(np.repeat(chosen, counts), device),
+        _tensor(column, device),
     )
 
 
-def dense_hidden(model: PreTrainedModel, rows: PackedRows) -> Tensor:
-    """Final hidden states [X, M] behind each generated token, by full attention, with gradients."""
-    core = cast(Any, model).model
-    hidden = core(
-        input_ids=rows.tokens_RL,
-        position_ids=rows.positions_RL,
-        attention_mask=rows.mask_RLL[:, None],
-        use_cache=False,
-    ).last_hidden_state
-    return cast(Tensor, hidden.flatten(0, 1)[rows.source_X])
+def _tensor(x: Ints, device: torch.device) -> Tensor:
+    return torch.from_numpy(x.astype(np.int64, copy=False)).to(device)
+
+
+class _Grid:
+    """Stretches of the stream of different lengths as a rectangle, padded on the right."""
+
+    def __init__(self, starts: Ints, lengths: Ints) -> None:
+        at = np.arange(int(lengths.max()))
+        self.real = at < lengths[:, None]
+        self.index: Ints = starts[:, None] + np.where(self.real, at, 0)
+
+
+def _block(own: _Grid, ahead: _Grid | None, device: torch.device) -> Block:
+    """Causal attention within stretches and, before them, to all of the stretches `ahead`."""
+    N, T = own.index.shape
+    seen, keys = np.tri(T, dtype=bool)[None], own.index
+    if ahead is not None:
+        keys = np.concatenate([ahead.index, keys], axis=1)
+        if not ahead.real.all():
+            before = np.broadcast_to(ahead.real[:, None], (N, T, ahead.real.shape[1]))
+            seen = np.concatenate([before, np.broadcast_to(seen, (N, T, T))], axis=2)
+    hidden = torch.from_numpy(~seen).to(device)
+    bias = torch.zeros(hidden.shape, device=device).masked_fill_(hidden, float("-inf"))
+    real = torch.from_numpy(own.real).to(device)
+    return Block(_tensor(own.index, device), _tensor(keys, device), real, bias)
+
+
+def _starts(lengths: Ints) -> Ints:
+    starts: Ints = np.cumsum(lengths) - lengths
+    return starts
+
+
+def _alike(falling: Ints) -> Iterator[slice]:
+    """Split lengths, sorted from the longest, into parts of like length; 0 is left out."""
+    start, end = 0, int((falling > 0).sum())
+    while start < end:
+        stop = start + int((falling[start:end] >= LIKE * falling[start]).sum())
+        yield slice(start, stop)
+        start = stop

@@ -22,6 +22,7 @@ from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.sparsity.schedule import Schedule
 from sparrow_lab.tasks.base import Prompt, Task, Verdict
+from sparrow_lab.train.forward import dense_hidden
 from sparrow_lab.train.grpo import (
     TokenWeights,
     group_advantages,
@@ -38,7 +39,7 @@ from sparrow_lab.train.measure import (
     recompute,
     token_logp,
 )
-from sparrow_lab.train.packing import dense_hidden, pack
+from sparrow_lab.train.packing import pack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -167,7 +168,7 @@ class Trainer:
         chosen[members] = True
         alive = set(update.live)
         live = [s for s in members if s in alive]
-        for rows in pack(batch, self.model, live):
+        for rows in pack(batch, live):
             hidden = dense_hidden(self.model, rows)
             at = (rows.sample_X, rows.column_X)
             temperature, tokens = config.rollout.temperature, batch.tokens_NT[at]

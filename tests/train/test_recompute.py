@@ -14,13 +14,14 @@ from sparrow_kernels.acceptance import acceptance_from_logits, top_k_acceptance
 from sparrow_lab.config.schema import RolloutConfig
 from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.sparsity.schedule import Schedule
+from sparrow_lab.train.forward import dense_hidden
 from sparrow_lab.train.measure import (
     counts_by_prompt,
     histogram_of,
     recompute,
     token_logp,
 )
-from sparrow_lab.train.packing import dense_hidden, pack, samples_a_row
+from sparrow_lab.train.packing import pack
 from tests.rollout.small_models import FAMILIES, own_copy, small_model
 from tests.train.plain import (
     assert_close,
@@ -56,9 +57,9 @@ def test_every_token_is_packed_once_and_sees_only_its_own_text(
     batch = random_batch(model, [p for p, _ in shape], [a for _, a in shape], seed)
     samples = [s for s in range(len(batch.generated_N)) if s not in leave_out]
     seen: list[tuple[int, int]] = []
-    for rows in pack(batch, model, samples, max_tokens):
-        R, L = rows.tokens_RL.shape
-        assert R == 1 or max_tokens >= R * L
+    for rows in pack(batch, samples, max_tokens):
+        alone_in_it = len(set(rows.sample_X.tolist())) == 1
+        assert alone_in_it or len(rows.tokens_L) <= max_tokens
         with torch.no_grad():
             hidden = dense_hidden(model, rows)
         for s in set(rows.sample_X.tolist()):
@@ -86,7 +87,7 @@ def test_gradients_of_a_packed_pass_are_those_of_single_passes(
     loss.backward()
     plain = gradients(model)
     model.zero_grad()
-    for rows in pack(batch, model, list(range(8)), max_tokens=60):
+    for rows in pack(batch, list(range(8)), max_tokens=60):
         at = (rows.sample_X, rows.column_X)
         hidden = dense_hidden(model, rows)
         logp = token_logp(hidden, model.lm_head.weight, batch.tokens_NT[at], temperature)
@@ -181,23 +182,3 @@ def test_histogram_and_counts_hold_the_counted_tokens_only() -> None:
     padded = np.pad(histogram.counts, [(0, 4 - len(histogram.counts)), (0, 0)])
     np.testing.assert_array_equal(counts.sum(axis=0), padded)
     np.testing.assert_allclose(sums[: len(histogram.sums)], histogram.sums)
-
-
-@settings(max_examples=60)
-@given(
-    prompt=st.integers(1, 200),
-    answers=st.lists(st.integers(1, 60), min_size=1, max_size=33),
-    linear=st.floats(1, 1e6),
-    attention=st.floats(1, 1e4),
-)
-def test_samples_a_row_is_the_cheapest_power_of_two(
-    prompt: int, answers: list[int], linear: float, attention: float
-) -> None:
-    mean = sum(answers) / len(answers)
-
-    def cost(size: int) -> float:
-        row = prompt + size * mean
-        return len(answers) / size * (row * linear + row * row * attention)
-
-    sizes = [2**i for i in range(7) if 2**i <= len(answers)]
-    assert cost(samples_a_row(prompt, answers, linear, attention)) == min(map(cost, sizes))
