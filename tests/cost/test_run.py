@@ -181,6 +181,10 @@ def test_an_rl_step_gains_less_than_its_rollout() -> None:
     )
     assert dense.recompute == sparse.recompute and dense.train == 3 * dense.recompute
     assert 1 < dense.seconds / sparse.seconds < dense.rollout / sparse.rollout
+    shared = rl_step(shape, H200, 200, 99, sequences=8, batch=8, samples=8)
+    alone = rl_step(shape, H200, 200, 99, sequences=8, batch=8)
+    assert shared.rollout < alone.rollout and shared.recompute < alone.recompute
+    assert rl_step(shape, H200, 200, 99, sequences=8, batch=8, on_policy=True).recompute == 0
     again = rl_step(shape, H200, 200, 99, sequences=8, batch=8, epochs=2, checkpointing=True)
     assert again.train == pytest.approx(8 * again.recompute)
 
@@ -199,7 +203,11 @@ def test_every_stage_has_an_estimate_that_grows_with_its_work(stage: str) -> Non
 def test_the_parts_add_up_and_say_what_they_are() -> None:
     parts = estimate_parts(qwen("0.6b"), H200, config(), "train", tokens=64)
     assert parts.seconds == parts.rollout + parts.recompute + parts.train + parts.evaluate
-    assert min(parts.rollout, parts.recompute, parts.train, parts.evaluate) > 0
+    assert min(parts.rollout, parts.train, parts.evaluate) > 0
+    # one update a step: its own forward pass gives the dense log-probs
+    assert parts.recompute == 0
+    twice = estimate_parts(qwen("0.6b"), H200, config(train={"epochs": 2}), "train", tokens=64)
+    assert twice.recompute > 0 and twice.train == pytest.approx(2 * parts.train)
     assert (parts * 2 + parts).seconds == pytest.approx(3 * parts.seconds)
     with pytest.raises(ValueError, match="no such stage"):
         estimate_run(qwen("0.6b"), H200, config(), "bench")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from sparrow_analysis.cost.hardware import Hardware
 from sparrow_analysis.cost.shape import ModelShape
@@ -56,7 +57,9 @@ def rl_step(
     *,
     sequences: int,
     batch: int,
+    samples: int = 1,
     epochs: int = 1,
+    on_policy: bool = False,
     element_bytes: float = 2,
     checkpointing: bool = False,
 ) -> RunEstimate:
@@ -64,7 +67,9 @@ def rl_step(
 
     Args:
         sequences: prompts x samples.
+        samples: samples that share a prompt: it is prefilled, and runs through the trainer, once.
         epochs: passes over them.
+        on_policy: there is one update a step, whose own forward pass gives the dense log-probs.
         checkpointing: activations are computed again in the backward pass.
     """
     rollout = rollout_seconds(
@@ -75,12 +80,28 @@ def rl_step(
         schedule,
         sequences=sequences,
         batch=batch,
+        samples=samples,
         element_bytes=element_bytes,
     )
-    forward = forward_cost(shape, prompt + tokens, heads_at_all=True, element_bytes=element_bytes)
-    once = float(forward.roofline(hardware)) * sequences
+    once = _forward_seconds(shape, hardware, prompt, tokens, samples, element_bytes) * sequences
     passes = 1 + BACKWARD + (1 if checkpointing else 0)
-    return RunEstimate(rollout=rollout, recompute=once, train=once * passes * epochs)
+    recompute = 0.0 if on_policy else once
+    return RunEstimate(rollout=rollout, recompute=recompute, train=once * passes * epochs)
+
+
+def _forward_seconds(
+    shape: ModelShape,
+    hardware: Hardware,
+    prompt: int,
+    tokens: int,
+    samples: int,
+    element_bytes: float,
+) -> float:
+    """Seconds of a dense forward of one sequence whose prompt is shared by `samples`."""
+    sizes: dict[str, Any] = {"heads_at_all": True, "element_bytes": element_bytes}
+    full = float(forward_cost(shape, prompt + tokens, **sizes).roofline(hardware))
+    shared = float(forward_cost(shape, prompt, **sizes).roofline(hardware))
+    return full - shared + shared / samples
 
 
 def estimate_parts(
@@ -111,7 +132,7 @@ def estimate_parts(
     size = BYTES[config.model.dtype]
     slots = config.rollout.max_batch
 
-    def generate(sequences: int, under: Schedule | None) -> float:
+    def generate(sequences: int, under: Schedule | None, samples: int = 1) -> float:
         return rollout_seconds(
             shape,
             hardware,
@@ -120,25 +141,28 @@ def estimate_parts(
             under,
             sequences=sequences,
             batch=slots,
+            samples=samples,
             element_bytes=size,
         )
 
-    def recompute(sequences: int) -> float:
-        full = forward_cost(shape, prompt + tokens, heads_at_all=True, element_bytes=size)
-        return float(full.roofline(hardware)) * sequences
+    def recompute(sequences: int, samples: int) -> float:
+        return _forward_seconds(shape, hardware, prompt, tokens, samples, size) * sequences
 
-    measured = config.calibrate.prompts * config.calibrate.samples
+    samples = config.calibrate.samples
+    measured = config.calibrate.prompts * samples
     if stage == "calibrate":
         budgets = len(config.calibrate.budgets) or config.calibrate.ladder
         kinds = config.calibrate.trajectories
         # each budget on each kind of trajectory, and the dense rollout; only own texts need a
         # recompute of their own
         return RunEstimate(
-            rollout=(len(kinds) * budgets + 1) * generate(measured, None),
-            recompute=(budgets * ("own" in kinds) + 1) * recompute(measured),
+            rollout=(len(kinds) * budgets + 1) * generate(measured, None, samples),
+            recompute=(budgets * ("own" in kinds) + 1) * recompute(measured, samples),
         )
     if stage == "schedule":
-        return RunEstimate(rollout=generate(measured, schedule), recompute=recompute(measured))
+        return RunEstimate(
+            rollout=generate(measured, schedule, samples), recompute=recompute(measured, samples)
+        )
     if stage == "evaluate":
         return RunEstimate(evaluate=generate(config.train.evaluate_prompts, None))
     if stage != "train":
@@ -152,7 +176,9 @@ def estimate_parts(
         schedule,
         sequences=train.prompts * train.samples,
         batch=slots,
+        samples=train.samples,
         epochs=train.epochs,
+        on_policy=train.epochs == train.minibatches == 1,
         element_bytes=size,
     )
     evaluations = train.steps // train.evaluate_every + 1

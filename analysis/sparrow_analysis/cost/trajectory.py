@@ -122,11 +122,13 @@ def rollout_seconds(
     *,
     sequences: int = 1,
     batch: int = 1,
+    samples: int = 1,
     element_bytes: float = 2,
 ) -> float:
     """Seconds to generate `sequences` equal sequences, at most `batch` at once.
 
-    The batch is taken as full throughout: real lengths differ, and stragglers make it longer.
+    `samples` sequences share a prompt, which is prefilled once. The batch is taken as full
+    throughout: real lengths differ, and stragglers make it longer.
     """
     if sequences == 0:
         return 0.0
@@ -135,7 +137,7 @@ def rollout_seconds(
     cost = scheduled_step_cost(shape, lengths, schedule, batch, element_bytes=element_bytes)
     decode = float(step_seconds(cost, shape, hardware, batch).sum()) * sequences / batch
     prefill = forward_cost(shape, prompt, element_bytes=element_bytes).roofline(hardware)
-    return decode + float(prefill) * sequences
+    return decode + float(prefill) * sequences / samples
 
 
 def largest_batch(
