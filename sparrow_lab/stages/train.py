@@ -43,6 +43,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
     must_agree = {"schedule": schedule.digest, "point": ctx.point.id}
     start, history = _resume(ctx, trainer, must_agree)
     verdict = ctx.sweep.read_plan().verdict
+    judged = str(verdict.get("metric", "evaluate/reward"))
     steps = config.train.steps
     histograms = HistogramWriter(ctx.attempt)
     with EventWriter(ctx.attempt) as events:
@@ -58,9 +59,11 @@ def run(ctx: StageContext) -> dict[str, Any]:
                 histograms.add(step, result.histogram)
                 history["length"].append(metrics["response/length_mean"])
                 history["entropy"].append(metrics["policy/entropy"])
+            if judged in metrics:
+                history["verdict"].append(metrics[judged])
             metrics.update(
                 detector_metrics(
-                    history["length"], history["entropy"], history["evaluate"], metrics, verdict
+                    history["length"], history["entropy"], history["verdict"], metrics, verdict
                 )
             )
             if not ctx.still_owner():
@@ -83,7 +86,9 @@ def _resume(
     ctx: StageContext, trainer: Trainer, must_agree: dict[str, Any]
 ) -> tuple[int, dict[str, list[float]]]:
     """Load the newest checkpoint of the earlier attempts, if there is one."""
-    history: dict[str, list[float]] = {"evaluate": [], "length": [], "entropy": []}
+    history: dict[str, list[float]] = {
+        "evaluate": [], "verdict": [], "length": [], "entropy": []
+    }  # fmt: skip
     path = latest_checkpoint([a.checkpoints for a in ctx.previous])
     if path is None:
         return 0, history

@@ -39,7 +39,7 @@ def drift(values: Sequence[float]) -> float:
 def detector_metrics(
     lengths: Sequence[float],
     entropies: Sequence[float],
-    evaluations: Sequence[float],
+    verdicts: Sequence[float],
     metrics: Mapping[str, float],
     verdict: Mapping[str, object],
 ) -> dict[str, float]:
@@ -47,6 +47,7 @@ def detector_metrics(
 
     `length_drop` is 1 when responses are under 60 % of their first length (the paper's early sign),
     `entropy_rise` when entropy has doubled, `nonfinite` counts metrics that are not finite.
+    `collapsed` is the rule of the sweep, `verdict`, on the values so far of the metric it names.
     """
     shorter, hotter = drift(lengths), drift(entropies)
     floor = verdict.get("floor")
@@ -56,7 +57,7 @@ def detector_metrics(
         "detector/nonfinite": float(sum(not math.isfinite(x) for x in metrics.values())),
         "detector/collapsed": float(
             collapsed(
-                evaluations,
+                verdicts,
                 fall=float(str(verdict.get("fall", 0.25))),
                 floor=None if floor is None else float(str(floor)),
                 stay=int(str(verdict.get("stay", 2))),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +145,7 @@ def assert_same_run(sweep: SweepFolder, whole: SweepFolder) -> None:
     # what detectors look back on comes through every cut
     assert last_state(point)["step"] == STEPS
     assert last_state(point)["history"] == last_state(other)["history"]
-    assert [len(x) for x in last_state(point)["history"].values()] == [2, STEPS, STEPS]
+    assert [len(x) for x in last_state(point)["history"].values()] == [2, 2, STEPS, STEPS]
     metrics = [untimed(result_of(p)["metrics"]) for p in (point, other)]
     assert repr(sorted(metrics[0].items())) == repr(sorted(metrics[1].items()))
 
@@ -209,6 +210,18 @@ def test_another_seed_is_another_run(tmp_path: Path, whole: SweepFolder) -> None
     sweep = scheduled(tmp_path / "other", seed=4)
     run(sweep, "7a00")
     assert numbers_of(sweep.point("7a00")) != numbers_of(whole.point("7a00"))
+
+
+def test_the_detector_watches_the_metric_that_the_verdict_names(sweep: SweepFolder) -> None:
+    plan = sweep.read_plan()
+    verdict = {"metric": "response/length_mean", "fall": 0.25, "floor": 1e9, "stay": 2}
+    sweep.write_plan(replace(plan, verdict=verdict))
+    run(sweep, "7a00")
+    point = sweep.point("7a00")
+    lengths = read_events(point).series("response/length_mean")[1]
+    assert last_state(point)["history"]["verdict"] == lengths
+    # below the floor from the third step on, when two values stay below after the first
+    assert read_events(point).series("detector/collapsed")[1] == [0.0, 0.0, 1.0, 1.0, 1.0]
 
 
 # ------------------------------------------------------------------ cut and resumed
