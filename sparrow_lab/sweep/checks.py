@@ -52,6 +52,8 @@ class Resolver:
         _rollout(config, where)
         calibrates = self.stages == {"calibrate"}
         kind = form(config)
+        if calibrates or kind != "dense":
+            _dense_layers(config, where)
         if calibrates or kind == "tau":
             _calibration(config, where)
         if not calibrates:
@@ -145,6 +147,20 @@ def _rollout(config: Config, where: Where) -> None:
             "rollout.temperature: found 0 (greedy), where acceptance and training are not "
             "defined; allowed: a number above 0",
             where("rollout.temperature"),
+        )
+
+
+def _dense_layers(config: Config, where: Where) -> None:
+    """Refuse dense layers that leave none to be sparse, where the model's shape is known."""
+    from sparrow_lab.sweep.estimate import model_shape
+
+    dense, shape = config["sparsity"]["dense_layers"], model_shape(config["model"]["name"])
+    if shape is not None and dense >= shape.layers:
+        raise UserError(
+            f"sparsity.dense_layers: found {dense}, but {config['model']['name']} has "
+            f"{shape.layers} layers and at least one has to be sparse; allowed: 0 to "
+            f"{shape.layers - 1}",
+            where("sparsity.dense_layers", "model.name"),
         )
 
 
