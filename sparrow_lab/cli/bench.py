@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from sparrow_lab.errors import UserError, nearest
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed against a peer in one run.")
 
@@ -47,3 +50,53 @@ def tiny(
             f"{row.seconds / dense.seconds:.2f}",
         )
     Console().print(table)
+
+
+@app.command("kernels")
+def kernels(
+    csv: Annotated[Path | None, typer.Option(help="Write the table there, as CSV.")] = None,
+    only: Annotated[str | None, typer.Option(help="Time one op alone.")] = None,
+    quick: Annotated[
+        bool, typer.Option(help="One small shape an op: does everything run?")
+    ] = False,
+) -> None:
+    """Every kernel beside its peers on one GPU: time, byte or FLOP floor, ratio to it."""
+    from sparrow_kernels.bench import MODULES, gather, write_csv
+
+    if only is not None and only not in MODULES:
+        raise UserError(
+            f"unknown op '{only}'{nearest(only, MODULES)}; allowed: {', '.join(MODULES)}", "--only"
+        )
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    if not torch.cuda.is_available():
+        raise UserError(
+            "needs a CUDA device, and torch finds none on this machine", "bench kernels"
+        )
+    rows = []
+    # one line a row as it is measured: a run that is cut short leaves what it had
+    for row in gather("cuda", quick, only):
+        rows.append(row)
+        print(f"{row.op}: {row.shape}: {row.variant}: {row.ms:.4f} ms", flush=True)
+        if csv is not None:
+            write_csv(rows, csv)
+    table = Table(title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}, medians")
+    for column in ("op", "shape", "variant", "ms", "TB/s", "floor ms", "ratio", "aim ms", "note"):
+        numbers = column in ("ms", "TB/s", "floor ms", "ratio", "aim ms")
+        table.add_column(column, justify="right" if numbers else "left")
+    for row in rows:
+        missed = row.reached is False
+        table.add_row(
+            row.op,
+            row.shape,
+            f"{row.variant} (peer)" if row.peer else row.variant,
+            f"{row.ms:.4f}",
+            f"{row.tb_per_s:.2f}" if row.bytes else "",
+            f"{row.floor_ms:.4f}",
+            f"{row.ratio:.2f}",
+            "" if row.aim_ms is None else f"{row.aim_ms:.4f}" + (" missed" if missed else ""),
+            row.note,
+        )
+    Console(width=200).print(table)
