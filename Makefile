@@ -10,7 +10,7 @@ ARGS ?=
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: FORCE help env dev sweep report test lint types imports unit test-browser format clean
+.PHONY: FORCE help env dev sweep report test lint types imports unit test-browser test-slurm format clean
 
 help:  ## say what each target does
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */|/' | \
@@ -79,6 +79,10 @@ unit: dev  ## pytest without gpu, slurm and browser; ARGS='-k name' narrows it
 
 test-browser: dev  ## the MLflow pages in a headless Chromium
 	$(BIN)/python -m pytest -m browser $(ARGS)
+
+test-slurm: dev  ## the tests on a real Slurm: starts one on this machine (root, Debian), and stops it
+	slurm/test-cluster start
+	$(BIN)/python -m pytest -m slurm $(ARGS); ended=$$?; slurm/test-cluster stop; exit $$ended
 
 format: dev  ## ruff: mend what can be mended, then format
 	$(BIN)/ruff check --fix .

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.slurm.real import RealSlurm
+
 # Before any library is imported: workers started by a test inherit it too.
 os.environ.update(
     HF_HUB_OFFLINE="1",
@@ -49,6 +51,22 @@ def _one_torch_thread() -> None:
     torch = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() != 1:
         torch.set_num_threads(1)
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealSlurm]:
+    """The running test cluster, whole, with an empty queue before and after.
+
+    For tests marked `slurm`; without the cluster they fail, because only who asks for
+    that marker runs them.
+    """
+    cluster = RealSlurm()
+    if not cluster.conf.exists():
+        pytest.fail("no cluster: slurm/test-cluster start, or make test-slurm", pytrace=False)
+    monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    cluster.make_whole()
+    yield cluster
+    cluster.make_whole()
 
 
 # -------------------------------------------------------------- what did not run, and why

@@ -1,0 +1,1 @@
+"""The test cluster: packages, configuration, daemons. Only the standard library is used."""
