@@ -18,6 +18,7 @@ from sparrow_lab.config.messages import from_validation
 from sparrow_lab.config.nodes import Node, PathKey, merge
 from sparrow_lab.config.overrides import apply_override, parse_override
 from sparrow_lab.config.schema import PointConfig, SweepConfig
+from sparrow_lab.config.space import check_method
 from sparrow_lab.config.yaml_source import parse_file
 from sparrow_lab.errors import UserError
 
@@ -40,6 +41,7 @@ def load_sweep(path: Path | str, overrides: Sequence[str] = ()) -> SweepConfig:
     config = _validated(_with_includes(Path(path), ()), parsed)
     _check_stages(config)
     grid = read_grid(config)
+    check_method(config)
     if not grid.include:
         swept = [(keys, axis.name) for axis in grid.axes for keys in axis.fields()]
         _refuse_hidden(parsed, swept)

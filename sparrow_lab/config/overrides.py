@@ -10,6 +10,7 @@ from __future__ import annotations
 from sparrow_lab.config import describe
 from sparrow_lab.config.fields import ATOMIC
 from sparrow_lab.config.messages import type_at
+from sparrow_lab.config.methods import Dimension
 from sparrow_lab.config.nodes import Node, PathKey, merge
 from sparrow_lab.config.schema import PointConfig, SweepConfig
 from sparrow_lab.config.yaml_source import parse
@@ -49,6 +50,9 @@ def _group(keys: list[str]) -> tuple[PathKey, ...]:
     if keys[:2] == ["sweep", "axes"] and len(keys) > 2:
         names = [k for k in keys[2:] if not k.isdigit()]
         return ("sweep", "axes", ".".join(names), *keys[2 + len(names) :])
+    if keys[:2] == ["sweep", "space"] and len(keys) > 2:
+        last = keys[-1:] if keys[-1] in Dimension.model_fields else []
+        return ("sweep", "space", ".".join(keys[2 : len(keys) - len(last)]), *last)
     if keys[0] == "sweep" and len(keys) > 2 and keys[2].isdigit():
         rest: list[PathKey] = [".".join(keys[3:])] if len(keys) > 3 else []
         return ("sweep", keys[1], int(keys[2]), *rest)

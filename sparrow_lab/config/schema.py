@@ -11,9 +11,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Discriminator,
     Field,
     PrivateAttr,
@@ -21,18 +19,11 @@ from pydantic import (
     model_validator,
 )
 
+from sparrow_lab.config.methods import BracketConfig, Dimension, OptunaConfig, RandomConfig
+from sparrow_lab.config.strict import Strict
+
 SCHEMA_VERSION = 1
 """Part of every point id. Raise it only when the meaning of a field changes."""
-
-
-class Strict(BaseModel):
-    """Base of all sections: unknown keys fail, nothing is coerced, instances are frozen.
-
-    An integer is accepted where a float belongs (and becomes one), never the reverse;
-    infinite numbers and NaN are refused.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
 class ModelConfig(Strict):
@@ -289,9 +280,18 @@ class TrackingConfig(Strict):
     enabled: bool = True
 
 
-class GridConfig(Strict):
-    """The axes of a sweep, all by dotted path into a point."""
+Method = Literal["grid", "random", "optuna", "bracket"]
+ADAPTIVE: frozenset[Method] = frozenset({"optuna", "bracket"})
+"""Methods that choose a point by the results of others, so that their plan grows as they run."""
 
+
+class GridConfig(Strict):
+    """Which points a sweep has; all fields by dotted path into a point."""
+
+    method: Method = "grid"
+    """grid: every combination of the axes. random, optuna: points drawn or proposed from `space`,
+    each at every combination of the axes. bracket: narrows one field to where runs collapse,
+    for every combination of the axes."""
     axes: dict[str, list[Any]] = Field(default_factory=dict)
     zip: list[dict[str, list[Any]]] = Field(default_factory=list)
     """Axes that move together; each entry is one such bundle."""
@@ -299,6 +299,12 @@ class GridConfig(Strict):
     """Combinations to leave out: every listed path equals the value."""
     include: list[dict[str, Any]] = Field(default_factory=list)
     """Extra points, as overrides of `base`."""
+    space: dict[str, Dimension] = Field(default_factory=dict)
+    """random, optuna: the range or the choices of each field that is drawn."""
+    random: RandomConfig = Field(default_factory=RandomConfig)
+    optuna: OptunaConfig = Field(default_factory=OptunaConfig)
+    bracket: BracketConfig | None = None
+    """bracket: must be given; it says which field, between which ends."""
 
 
 class Source:

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, ValidationError
 
-from sparrow_lab.config.schema import ReservedConfig, Strict
+from sparrow_lab.config.schema import ReservedConfig
+from sparrow_lab.config.strict import Strict
 from sparrow_lab.errors import UserError, nearest
 from sparrow_lab.runs.atomic import write_json
 from sparrow_lab.sparsity.files import read_json

@@ -1,10 +1,11 @@
 """From axes to points: every combination, with what is left out and what is added.
 
-    points = axes x zip bundles - exclude, then include
+    points = (proposals x) axes x zip bundles - exclude, then include
 
 With no axes and no bundles the base itself is the one combination, unless `include`
 lists the points. Entries of `include` are added as they are; `exclude` acts on the
-combinations only.
+combinations only. A proposal is what a search method sets: one draw, one trial. That
+of a bracket already names its combination of the axes.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
 from sparrow_lab.config.grid import Choice, Grid, overlap, read_grid
-from sparrow_lab.config.schema import PointConfig, SweepConfig
+from sparrow_lab.config.schema import Method, PointConfig, SweepConfig
+from sparrow_lab.config.space import is_adaptive
 from sparrow_lab.errors import UserError
 from sparrow_lab.sweep.canonical import Config, defaults
 
@@ -65,15 +67,24 @@ class Expansion:
     swept: list[tuple[str, ...]]
 
 
-def expand(config: SweepConfig) -> Expansion:
+def expand(
+    config: SweepConfig, proposals: Sequence[Choice] = (), include: bool = True
+) -> Expansion:
     """Expand a sweep.
+
+    Args:
+        proposals: what the search method of the sweep sets; empty for a grid. An adaptive
+            method without proposals has no combinations yet.
+        include: False leaves out the entries of `include`.
 
     Raises:
         UserError: a combination that the schema refuses (with the place of the value that
             makes it so), an `exclude` that matches nothing, no points, or too many.
     """
     grid = read_grid(config)
-    count = math.prod(len(axis.choices) for axis in grid.axes) + len(grid.include)
+    extras = [choice for choice, _ in grid.include] if include else []
+    rows = _combinations(grid, config.sweep.method, proposals)
+    count = rows.count + len(extras)
     if count > MAX_POINTS:
         raise UserError(
             f"the axes give {count:,} points; at most {MAX_POINTS:,} are allowed", "sweep"
@@ -82,27 +93,44 @@ def expand(config: SweepConfig) -> Expansion:
     sections = _Sections(config)
     points = []
     matched = [False] * len(grid.exclude)
-    for settings in _combinations(grid):
+    for settings in rows.settings:
         raw = _with(base, settings)
         hits = [i for i, (choice, _) in enumerate(grid.exclude) if _matches(raw, choice)]
         for i in hits:
             matched[i] = True
         if not hits:
             points.append(sections.resolve(raw, settings))
+    adaptive = is_adaptive(config)
     for (_, where), hit in zip(grid.exclude, matched, strict=True):
-        if not hit:
+        if not hit and not adaptive:
             raise UserError("this entry of 'exclude' matches no combination", where)
-    for choice, _ in grid.include:
-        points.append(sections.resolve(_with(base, choice), choice))
-    if not points:
+    points += [sections.resolve(_with(base, choice), choice) for choice in extras]
+    if not points and not adaptive:
         raise UserError("every combination is excluded; nothing is left to run", "sweep.exclude")
-    return Expansion(points, _swept(grid))
+    return Expansion(points, _swept(grid, proposals))
 
 
-def _combinations(grid: Grid) -> Iterator[Choice]:
-    if not grid.axes and grid.include:
-        return
-    for row in itertools.product(*(axis.choices for axis in grid.axes)):
+@dataclass(frozen=True)
+class _Rows:
+    """Settings of all combinations, made one by one, and how many there will be."""
+
+    count: int
+    settings: Iterator[Choice]
+
+
+def _combinations(grid: Grid, method: Method, proposals: Sequence[Choice]) -> _Rows:
+    if method == "bracket":
+        return _Rows(len(proposals), iter(proposals))
+    count = math.prod(len(axis.choices) for axis in grid.axes)
+    if method == "grid":
+        if not grid.axes and grid.include:
+            return _Rows(0, iter(()))
+        return _Rows(count, _product(grid, ({},)))
+    return _Rows(count * len(proposals), _product(grid, proposals))
+
+
+def _product(grid: Grid, proposals: Sequence[Choice]) -> Iterator[Choice]:
+    for row in itertools.product(*(axis.choices for axis in grid.axes), proposals):
         settings: Choice = {}
         for choice in row:
             settings.update(choice)
@@ -174,13 +202,14 @@ class _Sections:
             raise UserError(f"{path}: {text}", places.of(path)) from None
 
 
-def _swept(grid: Grid) -> list[tuple[str, ...]]:
+def _swept(grid: Grid, proposals: Sequence[Choice]) -> list[tuple[str, ...]]:
     """Return the swept places, in the order of the file, without repetition.
 
     Options of a task that an axis sets together count one by one.
     """
     choices = [choice for axis in grid.axes for choice in axis.choices]
     choices += [choice for choice, _ in grid.include]
+    choices += proposals
     places: dict[tuple[str, ...], None] = {}
     for choice in choices:
         for field, setting in choice.items():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sparrow_lab.config.grid import Choice
 from sparrow_lab.config.schema import Stage, SweepConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.runs.plan import Plan, PlannedPoint
@@ -14,18 +16,30 @@ from sparrow_lab.sweep.content import Files
 from sparrow_lab.sweep.expand import Places, expand
 from sparrow_lab.sweep.identity import calibrate_id, evaluate_id, schedule_id, train_id
 from sparrow_lab.sweep.labels import Labels
+from sparrow_lab.sweep.search.draw import draws
 
 _BEFORE_TRAINING = ("model", "task", "sparsity", "rollout", "calibrate")
 
 ORDER: tuple[Stage, ...] = ("calibrate", "schedule", "train", "evaluate")
 
 
-def make_plan(config: SweepConfig, source_dir: Path) -> Plan:
+def make_plan(
+    config: SweepConfig,
+    source_dir: Path,
+    proposals: Sequence[Choice] | None = None,
+    *,
+    include: bool = True,
+    files: Files | None = None,
+) -> Plan:
     """Plan a sweep; reads files, writes nothing.
 
     Args:
         config: from `sparrow_lab.config.load.load_sweep`, or built in Python.
         source_dir: the experiment file's folder, where relative paths start.
+        proposals: what an adaptive method has proposed so far; None makes the draws of the
+            method random, and nothing for the others.
+        include: False plans the proposals alone, without the entries of `include`.
+        files: hashes known from an earlier plan; a large model is then not read again.
 
     Returns:
         The plan: points by stage, each after those it needs, each once however many
@@ -34,9 +48,11 @@ def make_plan(config: SweepConfig, source_dir: Path) -> Plan:
     Raises:
         UserError: a point that cannot run, with the place of the field at fault.
     """
-    expansion = expand(config)
+    if proposals is None:
+        proposals = draws(config)
+    expansion = expand(config, proposals, include)
     planner = _Planner(config, Labels(expansion.swept))
-    resolver = Resolver(config.stages, Files(source_dir))
+    resolver = Resolver(config.stages, files or Files(source_dir))
     for combination in expansion.points:
         resolved = resolver.resolve(combination)
         planner.add(resolved, combination.places)
