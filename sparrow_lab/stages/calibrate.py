@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparrow_kernels.acceptance import acceptance_from_hidden
+from sparrow_kernels.acceptance import acceptance_from_hidden, top_k_from_hidden
 from sparrow_lab.config.schema import PointConfig, SparsityConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.models.load import load_model
@@ -32,7 +32,6 @@ from sparrow_lab.train.measure import (
     head_of,
     hidden_of,
     recompute,
-    top_k_from_hidden,
 )
 from sparrow_lab.train.trainer import judge
 

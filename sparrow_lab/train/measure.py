@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from sparrow_kernels.acceptance import TokenStatistics, acceptance_from_hidden, top_k_acceptance
+from sparrow_kernels.acceptance import TokenStatistics, acceptance_from_hidden, top_k_from_hidden
 from sparrow_lab.acceptance.histogram import AcceptanceHistogram
 from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.train.forward import dense_hidden
@@ -108,18 +108,6 @@ def hidden_of(batch: RolloutBatch) -> Tensor:
     if batch.hidden_NTM is None:
         raise ValueError("the rollout kept no hidden states: ask for keep_hidden")
     return batch.hidden_NTM
-
-
-def top_k_from_hidden(
-    sparse: Tensor, dense: Tensor, head: Tensor, k: int, temperature: float, chunk: int = 2048
-) -> tuple[Tensor, Tensor]:
-    """`top_k_acceptance` from hidden states [X, M], `chunk` tokens of logits at a time."""
-    parts = [
-        top_k_acceptance(sparse[part] @ head.T, dense[part] @ head.T, k, temperature)
-        for part in (slice(i, i + chunk) for i in range(0, max(len(sparse), 1), chunk))
-    ]
-    alpha, mass = zip(*parts, strict=True)
-    return torch.cat(alpha), torch.cat(mass)
 
 
 def counted_tokens(

@@ -7,6 +7,7 @@ M model width.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -27,17 +28,27 @@ class TokenStatistics(NamedTuple):
 
 
 def acceptance_from_logits(
-    sparse_TV: Tensor, dense_TV: Tensor, tokens_T: Tensor, temperature: float
+    sparse_TV: Tensor,
+    dense_TV: Tensor,
+    tokens_T: Tensor,
+    temperature: float,
+    lse_sparse_T: Tensor | None = None,
+    lse_dense_T: Tensor | None = None,
 ) -> TokenStatistics:
     """Compare two sets of logits token by token.
+
+    Args:
+        lse_sparse_T, lse_dense_T: log-sum-exp over the vocabulary of logits / temperature, where
+            it is known already; taken as it is.
+
+    NaN in the logits of a token makes all its results NaN, except the other side's own.
 
     Raises:
         ValueError: at temperature 0: greedy decoding has no acceptance.
     """
-    _check(temperature)
-    wide = torch.float64 if sparse_TV.dtype == torch.float64 else torch.float32
-    ls_TV = (sparse_TV.to(wide) / temperature).log_softmax(dim=-1)
-    ld_TV = (dense_TV.to(wide) / temperature).log_softmax(dim=-1)
+    check_temperature(temperature)
+    ls_TV = _log_probabilities(sparse_TV, temperature, lse_sparse_T)
+    ld_TV = _log_probabilities(dense_TV, temperature, lse_dense_T)
     ps_TV, pd_TV = ls_TV.exp(), ld_TV.exp()
     pick = tokens_T[:, None]
     # xlogy-like products: a probability of exactly 0 contributes 0, whatever its logarithm
@@ -46,9 +57,9 @@ def acceptance_from_logits(
         acceptance=torch.minimum(ps_TV, pd_TV).sum(dim=-1).clamp(max=1.0),
         logp_sparse=ls_TV.gather(1, pick).squeeze(1),
         logp_dense=ld_TV.gather(1, pick).squeeze(1),
-        kl_sparse_dense=torch.where(ps_TV > 0, ps_TV * gap_TV, 0.0).sum(dim=-1),
-        kl_dense_sparse=torch.where(pd_TV > 0, -pd_TV * gap_TV, 0.0).sum(dim=-1),
-        entropy_dense=-torch.where(pd_TV > 0, pd_TV * ld_TV, 0.0).sum(dim=-1),
+        kl_sparse_dense=torch.where(ps_TV == 0, 0.0, ps_TV * gap_TV).sum(dim=-1),
+        kl_dense_sparse=torch.where(pd_TV == 0, 0.0, -pd_TV * gap_TV).sum(dim=-1),
+        entropy_dense=-torch.where(pd_TV == 0, 0.0, pd_TV * ld_TV).sum(dim=-1),
     )
 
 
@@ -59,22 +70,24 @@ def acceptance_from_hidden(
     tokens_T: Tensor,
     temperature: float,
     chunk: int = 2048,
+    lse_sparse_T: Tensor | None = None,
+    lse_dense_T: Tensor | None = None,
 ) -> TokenStatistics:
     """The same from final hidden states (after the last norm) and the shared output head.
 
     Memory is bounded by `chunk` tokens of logits twice over. No tokens give empty results.
     """
-    parts = []
-    for start in range(0, max(len(tokens_T), 1), chunk):
-        part = slice(start, start + chunk)
-        parts.append(
-            acceptance_from_logits(
-                sparse_TM[part] @ head_VM.T,
-                dense_TM[part] @ head_VM.T,
-                tokens_T[part],
-                temperature,
-            )
+    parts = [
+        acceptance_from_logits(
+            sparse_TM[part] @ head_VM.T,
+            dense_TM[part] @ head_VM.T,
+            tokens_T[part],
+            temperature,
+            None if lse_sparse_T is None else lse_sparse_T[part],
+            None if lse_dense_T is None else lse_dense_T[part],
         )
+        for part in _chunks(len(tokens_T), chunk)
+    ]
     return TokenStatistics(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
 
@@ -89,7 +102,7 @@ def top_k_acceptance(
     Raises:
         ValueError: at temperature 0.
     """
-    _check(temperature)
+    check_temperature(temperature)
     wide = torch.float64 if sparse_TV.dtype == torch.float64 else torch.float32
     ps_TV = (sparse_TV.to(wide) / temperature).softmax(dim=-1)
     pd_TV = (dense_TV.to(wide) / temperature).softmax(dim=-1)
@@ -105,6 +118,38 @@ def top_k_acceptance(
     return alpha, torch.where(in_dense, pd_TV, 0.0).sum(dim=-1)
 
 
-def _check(temperature: float) -> None:
-    if temperature <= 0:
+def top_k_from_hidden(
+    sparse_TM: Tensor,
+    dense_TM: Tensor,
+    head_VM: Tensor,
+    k: int,
+    temperature: float,
+    chunk: int = 2048,
+) -> tuple[Tensor, Tensor]:
+    """`top_k_acceptance` from hidden states, `chunk` tokens of logits at a time."""
+    parts = [
+        top_k_acceptance(sparse_TM[part] @ head_VM.T, dense_TM[part] @ head_VM.T, k, temperature)
+        for part in _chunks(len(sparse_TM), chunk)
+    ]
+    alpha, mass = zip(*parts, strict=True)
+    return torch.cat(alpha), torch.cat(mass)
+
+
+def check_temperature(temperature: float) -> None:
+    """Raise ValueError unless the temperature is above 0."""
+    if not temperature > 0:
         raise ValueError("acceptance needs a temperature above 0: greedy decoding has none")
+
+
+def _log_probabilities(logits_TV: Tensor, temperature: float, lse_T: Tensor | None) -> Tensor:
+    wide = torch.float64 if logits_TV.dtype == torch.float64 else torch.float32
+    scaled_TV = logits_TV.to(wide) / temperature
+    if lse_T is None:
+        return scaled_TV.log_softmax(dim=-1)
+    return scaled_TV - lse_T.to(wide)[:, None]
+
+
+def _chunks(tokens: int, chunk: int) -> Iterator[slice]:
+    """Slices of at most `chunk` tokens; one, empty, of none."""
+    for start in range(0, max(tokens, 1), chunk):
+        yield slice(start, start + chunk)
