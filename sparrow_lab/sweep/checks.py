@@ -7,6 +7,7 @@ the point, so that a later edit of a file is another point and shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 
 from pydantic import BaseModel, ValidationError
 
@@ -106,6 +107,12 @@ def _task(config: Config, files: Files, where: Where) -> Config:
         raise UserError(f"the task {name} needs a 'dataset'", where("task.name"))
     if not needs and dataset is not None:
         raise UserError(f"the task {name} makes its own prompts and takes no 'dataset'", place)
+    if name == "reasoning_gym" and find_spec("reasoning_gym") is None:
+        raise UserError(
+            "the task reasoning_gym needs its package: pip install -e '.[gym]' (a C compiler and "
+            "Python's headers are needed)",
+            where("task.name"),
+        )
     if name == "jsonl":
         path = files.require(dataset, "data file", place)
         return {**task, "dataset": str(path), "sha256": files.hash(path, task["sha256"], place)}

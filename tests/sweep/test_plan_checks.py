@@ -10,6 +10,7 @@ import pytest
 from sparrow_lab.config.load import load_sweep
 from sparrow_lab.errors import UserError
 from sparrow_lab.runs.plan import Plan
+from sparrow_lab.sweep import checks
 from sparrow_lab.sweep.plan import make_plan
 
 
@@ -81,6 +82,14 @@ def test_points_that_cannot_run(tmp_path: Path, text: str, where: str, words: st
         plan(tmp_path, f"name: s\nbase:\n  {text}\n")
     assert words in caught.value.message
     assert caught.value.where == f"{tmp_path / 's.yaml'}:{where}"
+
+
+def test_a_task_whose_package_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    text = "{model: {name: a/b}, task: {name: reasoning_gym, dataset: x}}"
+    with pytest.raises(UserError, match="pip install") as caught:
+        plan(tmp_path, f"name: s\nbase:\n  {text}\n")
+    assert caught.value.where == f"{tmp_path / 's.yaml'}:3:37"
 
 
 def test_the_place_is_that_of_the_axis_value(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from sparrow_lab.config.load import load_sweep
 from sparrow_lab.config.schema import SweepConfig
 from sparrow_lab.runs.plan import Plan
+from sparrow_lab.sweep import checks
 from sparrow_lab.sweep.estimate import Estimator, model_shape
 from sparrow_lab.sweep.plan import make_plan
 from sparrow_lab.sweep.preview import duration, render
@@ -67,6 +68,13 @@ def test_the_estimate_names_its_assumptions(search: Plan) -> None:
     assert "Everything is done." in text(search, everything)
 
 
+@pytest.fixture
+def gym(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans need to know that the package is there, and nothing of it."""
+    monkeypatch.setattr(checks, "find_spec", lambda name: object())
+
+
+@pytest.mark.usefixtures("gym")
 def test_sparser_training_is_estimated_to_be_no_slower() -> None:
     def seconds(schedule: object) -> float:
         base = {
@@ -84,6 +92,7 @@ def test_sparser_training_is_estimated_to_be_no_slower() -> None:
     assert 0 < seconds({"budget": 1024}) < seconds("dense")
 
 
+@pytest.mark.usefixtures("gym")
 def test_a_model_of_unknown_shape_has_no_estimate() -> None:
     base = {"model": {"name": "org/unheard-of"}, "task": {"name": "reasoning_gym", "dataset": "x"}}
     made = make_plan(SweepConfig.model_validate({"name": "a", "base": base}), EXPERIMENTS)
