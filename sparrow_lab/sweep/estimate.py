@@ -14,6 +14,10 @@ from sparrow_lab.runs.plan import PlannedPoint
 if TYPE_CHECKING:
     from sparrow_analysis.cost import ModelShape
 
+START_S = 4.0
+"""Seconds until a worker has imported torch and transformers and read a model; evaluations
+follow their training in its process."""
+
 PROMPT = 128
 ANSWER = 256
 """Lengths where the task does not say: tokens of a prompt, and of an answer without a cap."""
@@ -65,7 +69,7 @@ class Estimator:
         profile = self.hardware or ("cpu-2-core" if tiny else DEFAULT_HARDWARE)
         self.used.add(profile)
         lengths = self._task_lengths(config.task)
-        return estimate_run(
+        work = estimate_run(
             shape,
             load_hardware(profile),
             config,
@@ -73,6 +77,7 @@ class Estimator:
             prompt=lengths.prompt,
             tokens=lengths.answer,
         )
+        return work + (0.0 if point.stage == "evaluate" else START_S)
 
     def _task_lengths(self, task: TaskConfig) -> Lengths:
         key = task.model_dump_json()

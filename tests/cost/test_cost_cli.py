@@ -32,7 +32,7 @@ def test_the_table_shows_dense_beside_sparse(capsys: pytest.CaptureFixture[str])
 def test_tiny_models_are_priced_too(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--model", "tiny-s", "--budget", "64", "--page-size", "8", "--length", "200")
     code, out, _ = run(capsys, *arguments, "--hardware", "cpu-2-core", "--dtype", "float32")
-    assert code == 0 and "tiny-s, budget=64, page size 8" in out and "1.15M" in out
+    assert code == 0 and "tiny-s, budget=64, page size 8" in out and "641k" in out
     code, _, err = run(capsys, "--model", "tiny-z", "--budget", "64")
     assert code == 2 and "did you mean 'tiny-" in err
 
