@@ -7,7 +7,6 @@ model still calls itself quantised and refuses to be saved, and the tokenizer fo
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
@@ -17,6 +16,7 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.models.checks import check_probes
 from sparrow_lab.models.download import Progress
 from sparrow_lab.models.load import quiet
+from sparrow_lab.models.save import save_model
 from sparrow_lab.models.sources import Source
 
 if TYPE_CHECKING:
@@ -41,10 +41,7 @@ def convert(source: Source, gguf: Path, folder: Path, dtype: str, progress: Prog
         model = _model(source, gguf, getattr(torch, dtype))
         _check_fit(model, tokenizer, source)
         progress(f"writing {dtype} weights", None)
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
-        for path in folder.iterdir():  # safetensors makes files that only their owner may read
-            path.chmod(0o666 & ~_umask())
+        save_model(folder, model, tokenizer)
         progress("checking what was written", None)
         _check_written(model, folder, source, where)
 
@@ -142,10 +139,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _umask() -> int:
-    """The process's umask; reading it means setting it for a moment."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

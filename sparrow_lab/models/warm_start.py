@@ -21,6 +21,7 @@ import numpy as np
 
 from sparrow_lab.config.schema import TaskConfig
 from sparrow_lab.errors import UserError, nearest
+from sparrow_lab.models.save import save_model
 from sparrow_lab.models.tiny import TINY, build_tiny
 
 
@@ -143,8 +144,7 @@ def train_tiny(
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}-") as scratch:
         part = Path(scratch) / "model"
-        model.to("cpu").save_pretrained(part)
-        build_tokenizer().save_pretrained(part)
+        save_model(part, model.to("cpu"), build_tokenizer())
         record = {"model": name, "seed": seed, "recipe": asdict(recipe), "last": row}
         (part / "recipe.json").write_text(json.dumps(record, indent=1) + "\n")
         os.rename(part, to)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparrow_lab.errors import UserError
 from sparrow_lab.models.load import load_model
+from sparrow_lab.models.save import save_model
 from sparrow_lab.runs.events import EventWriter, read_events
 from sparrow_lab.runs.histograms import HistogramWriter
 from sparrow_lab.sparsity.schedule import Schedule
@@ -119,13 +120,8 @@ def _show(
 
 def _save_final(target: Path, model: Any, tokenizer: Any) -> None:
     """Weights and tokenizer as a folder that any command takes as a model."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
     part = target.with_name(f".final.{os.getpid()}.part")
-    model.save_pretrained(part)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(part)
+    save_model(part, model, tokenizer)
     shutil.rmtree(target, ignore_errors=True)
     os.rename(part, target)
 
