@@ -17,6 +17,10 @@ from sparrow_analysis.verdicts import DECIDED
 _OUTLINE: dict[str, Any] = {"s": 20, "facecolor": "none", "edgecolor": style.INK, "lw": 1}
 
 
+NARROWEST = 0.01
+"""Least width of a statistic's axis."""
+
+
 def statistics_figure(runs: pd.DataFrame) -> Figure:
     """One panel a statistic: its value against the final evaluation of every decided sparse run."""
     names = [n for n in STATISTICS if n in runs and runs[n].notna().any()]
@@ -91,6 +95,9 @@ def _panel(
         )
     axes.set_title(STATISTIC_NAMES.get(name, name), fontweight="normal", fontsize=9)
     axes.set_ylim(0, 1.02)
+    low, high = table[name].min(), table[name].max()
+    if high - low < NARROWEST:  # a statistic that hardly moves is to look like one
+        axes.set_xlim(high - NARROWEST, high + NARROWEST / 10)
     axes.locator_params(axis="x", nbins=3)
     axes.tick_params(axis="x", labelsize=7.5)
 
