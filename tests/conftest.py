@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from sparrow_lab.fake_slurm import FakeSlurm
 from tests.slurm.real import RealSlurm
 
 # Before any library is imported: workers started by a test inherit it too.
@@ -70,6 +71,15 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealSlurm]:
     cluster.make_whole()
     yield cluster
     cluster.make_whole()
+
+
+@pytest.fixture
+def fake_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSlurm]:
+    """A pretended Slurm on the PATH that runs jobs; nothing of them lives after the test."""
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    with FakeSlurm(tmp_path / "slurm") as fake:
+        monkeypatch.setenv("PATH", fake.path)
+        yield fake
 
 
 # -------------------------------------------------------------- what did not run, and why
