@@ -28,6 +28,16 @@ def command(
     local: Annotated[
         bool, typer.Option("--local", help="Run on this machine (the default).")
     ] = False,
+    site: Annotated[
+        Path | None,
+        typer.Option("--site", help="Submit to the cluster of this site file (YAML), and return."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="With --site: follow until all has ended.")
+    ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Cancel points that are no longer in the file.")
+    ] = False,
     report: Annotated[
         bool, typer.Option("--report/--no-report", help="Write the report when all is done.")
     ] = True,
@@ -38,12 +48,13 @@ def command(
 ) -> int:
     """Plan FILE, show it, and run what is missing; the same command goes on after any stop.
 
-    Exit code 0 when everything is done, 1 when points failed, 2 for a mistake in the file
-    or the command, 130 after Ctrl-C.
+    Exit code 0 when everything is done (with --site: submitted), 1 when points failed, 2 for a
+    mistake in the file or the command, or when the cluster refuses, 130 after Ctrl-C.
     """
     from rich.console import Console
 
     from sparrow_lab.config.load import load_sweep
+    from sparrow_lab.errors import UserError
     from sparrow_lab.runs.layout import SweepFolder, runs_root
     from sparrow_lab.sweep import queue, run
     from sparrow_lab.sweep.options import Options
@@ -54,22 +65,38 @@ def command(
     plan = make_plan(config, file.resolve().parent)
     sweep = SweepFolder(runs_root(runs) / config.name)
     console = Console()
+    cluster = None
+    if site is not None:
+        from sparrow_lab.sweep.slurm.cluster import make_cluster
+
+        root, cap = config._source.root, config.launch.max_gpu_hours
+        place = root.where_of(("launch", "max_gpu_hours")) if root is not None else None
+        cluster = make_cluster(site, watch, cap, place, local)
+    elif watch:
+        raise UserError("goes with --site; a sweep on this machine is followed anyway", "--watch")
     if dry_run:
         every = [p.id for p in plan.points]
         chosen = every if only is None else list(queue.first_points(plan.points, only))
-        run.dry_run(console, sweep, plan, chosen)
+        run.dry_run(console, sweep, plan, chosen, cluster)
         return 0
     options = Options(
         parallel=parallel or config.launch.parallel,
         retries=config.launch.retries,
         timeout_min=config.launch.timeout_min,
         grace_s=config.launch.grace_s,
-        notes={"tracking": config.tracking.model_dump(mode="json"), "set": set_ or []},
+        notes={
+            "tracking": config.tracking.model_dump(mode="json"),
+            "set": set_ or [],
+            **({"site": cluster.to_json()} if cluster is not None else {}),
+        },
     )
     tracker = Tracker(sweep, config.tracking.uri) if config.tracking.enabled else None
     source = run.source_of(file)
-    code = run.run_sweep(sweep, plan, source, options, console, tracker, first=only)
-    if code == 0 and only is None and report:
+    code = run.run_sweep(
+        sweep, plan, source, options, console, tracker, first=only, cluster=cluster, prune=prune
+    )
+    ended = cluster is None or watch or run.all_done(sweep)
+    if code == 0 and only is None and report and ended:
         from sparrow_lab.sweep.answer import answer
 
         for line in answer(sweep):

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from sparrow_lab.runs.atomic import read_json, write_json
 
-FailureKind = Literal["error", "interrupted", "timeout", "lost"]
+FailureKind = Literal["error", "interrupted", "timeout", "lost", "held"]
+"""How an attempt ended without a result; `held`: it was not begun, for the reason given."""
 
 
 class AttemptFolder:

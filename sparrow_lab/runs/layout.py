@@ -120,6 +120,19 @@ class SweepFolder:
         """One folder a submission, named by its token; the scheduler's own files."""
         return self.path / "jobs"
 
+    @property
+    def code(self) -> Path:
+        """One folder a version of the code that was submitted to a cluster, by content hash."""
+        return self.path / "code"
+
+    def submission(self, token: str) -> Path:
+        """What was handed to a cluster under this token: the chunk, its script, its logs."""
+        return self.path / "submitted" / token
+
+    def breaker(self, stage: str) -> Path:
+        """What the jobs of a stage tell each other of success and failure."""
+        return self.path / "breaker" / stage
+
     def point(self, point_id: str) -> PointFolder:
         return PointFolder(self.path / "points" / point_id)
 

@@ -62,6 +62,13 @@ class Ledger:
                 yield event
 
 
+class NoLedger:
+    """Stands in for the ledger where it must not be written: on the nodes of a cluster."""
+
+    def append(self, event: str, **fields: Any) -> None:
+        """Write nothing; the attempt's own files hold what happened."""
+
+
 def _parse(line: bytes) -> Event | None:
     try:
         event = json.loads(line)

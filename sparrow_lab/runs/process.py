@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import socket
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 START_TOLERANCE_S = 2.0
 """Start times are derived from the clock, which may be set between two readings."""
+
+PR_SET_PDEATHSIG = 1
+
+STOP_SIGNALS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
+"""What schedulers, launchers and people send to end a job early."""
 
 
 def this_process() -> dict[str, Any]:
@@ -48,3 +57,27 @@ def is_alive(owner: Mapping[str, Any] | None) -> bool:
         return False
     except psutil.AccessDenied:
         return True
+
+
+def end_with_parent(number: int) -> Callable[[], None] | None:
+    """What a child calls before it starts so that the kernel signals it when its parent dies,
+    even by SIGKILL; None where there is no such thing (not Linux)."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+    return lambda: libc.prctl(PR_SET_PDEATHSIG, int(number)) and None
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Keep the stop signals from what is started inside the block.
+
+    A scheduler signals every process of a job. A helper that dies of it before its parent has
+    saved would change a result, or leave a request unsent. The signals are blocked, which
+    children inherit; the parent gets its own when the block ends.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-STOP_SIGNALS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
-"""What schedulers, launchers and people send to end a job early."""
+from sparrow_lab.runs.process import STOP_SIGNALS
+
+__all__ = ["STOP_SIGNALS", "StopFlag", "stop_on_signals"]
 
 
 class StopFlag:
@@ -42,6 +43,8 @@ def stop_on_signals(flag: StopFlag) -> Iterator[StopFlag]:
         yield flag
         return
     before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    # A worker may be started with them blocked, so that none is lost before it can listen.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     try:
         yield flag
     finally:

@@ -16,7 +16,7 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.runs import events, histograms
 from sparrow_lab.runs.attempt import AttemptFolder, FailureKind
 from sparrow_lab.runs.layout import SweepFolder
-from sparrow_lab.runs.ledger import Ledger
+from sparrow_lab.runs.ledger import Ledger, NoLedger
 from sparrow_lab.runs.notes import read_notes
 from sparrow_lab.runs.plan import PlannedPoint
 from sparrow_lab.runs.process import this_process
@@ -41,6 +41,7 @@ def run_task(
     point_ids: Iterable[str],
     stages: Mapping[str, str] | None = None,
     token: str | None = None,
+    on_cluster: Mapping[str, Any] | None = None,
 ) -> None:
     """Run the points of a job in order; a point that is done is passed over.
 
@@ -49,6 +50,9 @@ def run_task(
         point_ids: ids of the plan, each after those it needs.
         stages: `module:function` by stage; `STAGES` by default.
         token: name of the job, kept in the claims.
+        on_cluster: what a scheduler calls the job, kept in the claims; None on this machine.
+            On a cluster nothing is written to the ledger: many nodes cannot append to one
+            file of a network file system.
 
     The ledger is read before each point: one that was cancelled meanwhile is not begun.
     A stop signal, or a claim lost to a later attempt, ends the job quietly with a
@@ -56,14 +60,13 @@ def run_task(
     raised again, so that the job fails too; later points of the job are not tried.
     """
     sweep = SweepFolder(Path(sweep_dir))
-    plan = {p.id: p for p in sweep.read_plan().points}
     with stop_on_signals(StopFlag()) as stop:
         for point_id in point_ids:
-            point = plan.get(point_id) or sweep.point(point_id).read_point()
+            point = sweep.point(point_id).read_point()
             notes = read_notes(Ledger(sweep.ledger_path).read())
             if stop or notes.of(point_id).cancelled:
                 return
-            if not run_point(sweep, point, stop, stages or STAGES, token):
+            if not run_point(sweep, point, stop, stages or STAGES, token, on_cluster):
                 return
 
 
@@ -73,6 +76,7 @@ def run_point(
     stop: StopFlag,
     stages: Mapping[str, str],
     token: str | None = None,
+    on_cluster: Mapping[str, Any] | None = None,
 ) -> bool:
     """One attempt at one point; True when the point is done, False when interrupted."""
     folder = sweep.point(point.id)
@@ -80,8 +84,11 @@ def run_point(
         return True
     folder.write_point(point)
     previous = folder.attempts()
-    ledger = Ledger(sweep.ledger_path)
-    attempt = folder.new_attempt({**this_process(), "token": token})
+    ledger: Ledger | NoLedger = NoLedger() if on_cluster else Ledger(sweep.ledger_path)
+    owner_of_claim = {**this_process(), "token": token}
+    attempt = folder.new_attempt(
+        {**owner_of_claim, "slurm": dict(on_cluster)} if on_cluster else owner_of_claim
+    )
     ledger.append("started", point=point.id, attempt=attempt.number, token=token, pid=os.getpid())
     with logged_to(attempt.log_path):
         try:
@@ -153,7 +160,7 @@ def _run_stage(context: StageContext, stages: Mapping[str, str]) -> None:
 
 
 def _record(
-    ledger: Ledger,
+    ledger: Ledger | NoLedger,
     point: PlannedPoint,
     attempt: AttemptFolder,
     kind: FailureKind,

@@ -39,12 +39,23 @@ def cancel(
     chosen = {p.id for p in matching(plan.points, parse_where(where))}
     states = read_states(sweep, plan)
     now = [s for i, s in states.items() if i in chosen and s.state not in ("done", "cancelled")]
+    cancel_points(sweep, now, console, grace_s)
+    return 0
+
+
+def cancel_points(
+    sweep: SweepFolder,
+    now: Sequence[PointState],
+    console: Console,
+    grace_s: float | None = None,
+) -> None:
+    """Cancel points, which may have left the plan: in the ledger, here, and on a cluster."""
     ledger = Ledger(sweep.ledger_path)
     ledger.append_all([{"event": "cancelled", "point": s.point.id} for s in now])
     notes = read_notes(ledger.read())
-    jobs = [
-        job for job in find_live_jobs(sweep, plan, notes) if _is_at(job, {s.point.id for s in now})
-    ]
+    ids = {s.point.id for s in now}
+    plan = sweep.read_plan()
+    jobs = [job for job in find_live_jobs(sweep, plan, notes) if _is_at(job, ids)]
     if grace_s is None:
         grace_s = float(notes.opened.get("grace_s", Options.grace_s))
     if jobs:
@@ -55,7 +66,10 @@ def cancel(
             settle(job, 0)
     said = f"{count(len(now), 'point')} cancelled, {len(jobs)} of them running until now"
     console.print(said, highlight=False)
-    return 0
+    if any(notes.submission_of(i) for i in ids):
+        from sparrow_lab.sweep.slurm.stop import cancel_jobs
+
+        console.print(cancel_jobs(sweep, notes, ids), highlight=False)
 
 
 def retry(
@@ -92,6 +106,11 @@ def retry(
             options = Options.from_json({**options.to_json(), "parallel": parallel}, options.only)
         said = f"{sweep.name}: trying {count(len(again), 'point')} again"
         console.print(said, highlight=False)
+        if options.notes.get("site"):
+            from sparrow_lab.sweep.slurm.cluster import Cluster
+
+            Cluster.from_json(options.notes["site"]).submit(sweep, options, console)
+            return 0
         return launch(sweep, options, console, _tracker(sweep, options))
 
 

@@ -17,18 +17,11 @@ from typing import Any, cast
 
 from submitit.local.local import LocalExecutor, LocalJob
 
+from sparrow_lab.sweep.environment import worker_environment
+
 NEVER_MIN = 60 * 24 * 365
 """submitit's own time limit: out of the way. The launcher keeps the time itself, because
 submitit takes every signal within ten minutes of its limit for a timeout."""
-
-THREAD_VARIABLES = (
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "RAYON_NUM_THREADS",
-)
 
 
 class DetachedExecutor(LocalExecutor):
@@ -64,8 +57,6 @@ class DetachedExecutor(LocalExecutor):
 
 def submit(folder: Path, threads: int, function: Callable[..., None], *args: Any) -> LocalJob[Any]:
     """Start `function(*args)` in a job whose files lie in `folder`, with so many threads."""
-    environment = dict.fromkeys(THREAD_VARIABLES, str(threads))
-    environment["TOKENIZERS_PARALLELISM"] = "false"
     folder.mkdir(parents=True, exist_ok=True)
-    job = DetachedExecutor(folder, environment).submit(function, *args)
+    job = DetachedExecutor(folder, worker_environment(threads)).submit(function, *args)
     return cast("LocalJob[Any]", job)

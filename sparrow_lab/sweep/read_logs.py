@@ -15,7 +15,8 @@ from sparrow_lab.sweep.states import PointState, State, is_running, read_states
 POLL_S = 0.3
 
 INTEREST: tuple[State, ...] = (
-    "failed", "lost", "running", "interrupted", "done", "cancelled", "held", "planned",
+    "failed", "lost", "running", "interrupted", "done", "pending", "submitted", "cancelled",
+    "held", "planned",
 )  # fmt: skip
 """Of several stages with one label, the one in the first of these states is meant."""
 

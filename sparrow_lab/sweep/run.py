@@ -11,6 +11,7 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.runs.atomic import write_bytes
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
+from sparrow_lab.runs.notes import Note
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep import queue
 from sparrow_lab.sweep.difference import Difference, against_folder, stage_counts
@@ -18,23 +19,27 @@ from sparrow_lab.sweep.guards import check_folder
 from sparrow_lab.sweep.lock import sweep_lock
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.preview import render
-from sparrow_lab.sweep.states import PointState, read_states
+from sparrow_lab.sweep.states import PointState, own_state, read_states
 from sparrow_lab.sweep.summary import closing_lines, exit_code
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sparrow_lab.sweep.slurm.cluster import Cluster
     from sparrow_lab.sweep.tracker import Tracker
 
 
-def show_difference(console: Console, plan: Plan, difference: Difference) -> None:
+def show_difference(
+    console: Console, plan: Plan, difference: Difference, prune: bool = False
+) -> None:
     """Say what the plan holds and what a changed file changes."""
     _say(console, f"{plan.name}: {len(plan.points)} points: {stage_counts(plan.points)}")
     if difference.new and not difference.first:
         _say(console, f"  {len(difference.kept)} kept, {len(difference.new)} new:")
         _say(console, f"    {stage_counts(difference.new)}")
     if difference.dropped:
-        _say(console, f"  {len(difference.dropped)} no longer in the file, left alone:")
+        fate = "to be cancelled" if prune else "left alone; --prune cancels them"
+        _say(console, f"  {len(difference.dropped)} no longer in the file, {fate}:")
         _say(console, f"    {stage_counts(difference.dropped)}")
 
 
@@ -55,6 +60,8 @@ def run_sweep(
     tracker: Tracker | None = None,
     first: int | None = None,
     stages: Mapping[str, str] | None = None,
+    cluster: Cluster | None = None,
+    prune: bool = False,
 ) -> int:
     """Run a plan in its folder and return the exit code.
 
@@ -67,13 +74,15 @@ def run_sweep(
         tracker: brings MLflow up to date, or None.
         first: run only so many train points with what they need.
         stages: stage functions of the workers, for tests.
+        cluster: where to submit to, and whether to follow; None runs the points here.
+        prune: cancel the points that are no longer in the file.
 
     Raises:
         UserError: the folder cannot be used, another launcher is at work, or the plan
             there is that of another sweep. Nothing has started then.
     """
     difference = against_folder(sweep, plan)
-    show_difference(console, plan, difference)
+    show_difference(console, plan, difference, prune)
     done = finished(sweep, difference)
     if done is not None:
         _end(console, sweep, done)
@@ -81,14 +90,21 @@ def run_sweep(
     check_folder(sweep.path)
     try:
         with sweep_lock(sweep):
-            _write(sweep, plan, source, against_folder(sweep, plan))
+            difference = against_folder(sweep, plan)
+            _write(sweep, plan, source, difference)
+            if prune and difference.dropped:
+                _prune(sweep, difference, console)
             if first is not None:
                 options = replace(options, only=frozenset(queue.first_points(plan.points, first)))
-            code = launch(sweep, options, console, tracker, stages)
+            if cluster is not None:
+                cluster.submit(sweep, options, console, stages)
+                code = 0
+            else:
+                code = launch(sweep, options, console, tracker, stages)
             if first is not None:
                 rest = sum(s.state != "done" for s in read_states(sweep).values())
                 _say(console, f"{rest} points of the plan are left; without --only they run too")
-            return code
+        return code if cluster is None else cluster.after(sweep, console, tracker)
     except OSError as error:
         reason = error.strerror or str(error)
         where = str(error.filename or sweep.path)
@@ -132,6 +148,14 @@ def _write(sweep: SweepFolder, plan: Plan, source: bytes, difference: Difference
     )
 
 
+def _prune(sweep: SweepFolder, difference: Difference, console: Console) -> None:
+    """Cancel what is dropped and not done: its workers save and leave, its jobs are cancelled."""
+    from sparrow_lab.sweep.decide import cancel_points
+
+    states = {p.id: own_state(sweep, p, Note()) for p in difference.dropped}
+    cancel_points(sweep, [s for s in states.values() if s.state != "done"], console)
+
+
 def _finish(console: Console, tracker: Tracker, stopped: bool) -> None:
     """Bring MLflow up to date; after a stop leave that to the next time."""
     if stopped:
@@ -154,7 +178,18 @@ def _say(console: Console, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def dry_run(console: Console, sweep: SweepFolder, plan: Plan, points: Sequence[str]) -> None:
+def all_done(sweep: SweepFolder) -> bool:
+    """Whether every point of the plan has its result."""
+    return all(point.read_result() is not None for point in sweep.points())
+
+
+def dry_run(
+    console: Console,
+    sweep: SweepFolder,
+    plan: Plan,
+    points: Sequence[str],
+    cluster: Cluster | None = None,
+) -> None:
     """Show what would run: the difference and every chosen point; write nothing."""
     difference = against_folder(sweep, plan)
     show_difference(console, plan, difference)
@@ -164,6 +199,9 @@ def dry_run(console: Console, sweep: SweepFolder, plan: Plan, points: Sequence[s
     shown = replace(plan, points=tuple(p for p in plan.points if p.id in points))
     console.print(render(shown, known))
     left = sum(1 for p in plan.points if p.id in points and states[p.id].state != "done")
+    if cluster is not None:
+        for line in cluster.preview(plan, states, points):
+            _say(console, line)
     _say(console, f"{left} points would run; nothing was started")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import SweepFolder
@@ -15,11 +15,31 @@ from sparrow_lab.runs.plan import Plan, PlannedPoint
 from sparrow_lab.runs.process import is_alive, on_this_host
 from sparrow_lab.sweep.processes import live_tokens
 
-State = Literal["planned", "running", "done", "failed", "lost", "cancelled", "held", "interrupted"]
+if TYPE_CHECKING:
+    from sparrow_lab.sweep.slurm.squeue import Queue
+
+State = Literal[
+    "planned",
+    "submitted",
+    "pending",
+    "running",
+    "done",
+    "failed",
+    "lost",
+    "cancelled",
+    "held",
+    "interrupted",
+]
+"""`submitted`: a cluster has it, but it is not its turn in its job, or the queue is not known;
+`pending`: its job waits in the cluster's queue."""
 
 STATES: tuple[State, ...] = (
-    "done", "running", "planned", "interrupted", "held", "cancelled", "lost", "failed",
+    "done", "running", "pending", "submitted", "planned", "interrupted", "held", "cancelled",
+    "lost", "failed",
 )  # fmt: skip
+
+ON_CLUSTER: frozenset[State] = frozenset({"submitted", "pending", "running"})
+"""States in which a point is in somebody's hands."""
 
 SILENT_S = 900.0
 """An attempt of another host is taken for dead when its files have not changed for so long."""
@@ -37,6 +57,8 @@ class PointState:
     reason: str = ""
     attempt: AttemptFolder | None = None
     result: dict[str, Any] | None = None
+    job: str = ""
+    """The cluster's name of its job while that is in the queue."""
 
     @property
     def same_as(self) -> str | None:
@@ -45,16 +67,28 @@ class PointState:
 
 
 def read_states(
-    sweep: SweepFolder, plan: Plan | None = None, notes: Notes | None = None
+    sweep: SweepFolder,
+    plan: Plan | None = None,
+    notes: Notes | None = None,
+    queue: Queue | None = None,
 ) -> dict[str, PointState]:
-    """The state of each point of the plan, by id and in plan order."""
+    """The state of each point of the plan, by id and in plan order.
+
+    Args:
+        queue: what waits and runs on the cluster; by default it is asked for, once, and only
+            if the ledger says that something which is not done was submitted to one.
+    """
     plan = plan or sweep.read_plan()
     notes = notes or read_notes(Ledger(sweep.ledger_path).read())
     states = {p.id: own_state(sweep, p, notes.of(p.id)) for p in plan.points}
+    if any(notes.submission_of(i) for i, s in states.items() if s.state != "done"):
+        from sparrow_lab.sweep.slurm.states import with_queue
+
+        states = with_queue(sweep, states, notes, queue)
     unseen = {
         state.point.id: notes.of(state.point.id).tokens[-1]
         for state in states.values()
-        if state.state not in ("done", "running") and notes.of(state.point.id).tokens
+        if state.state not in ("done", *ON_CLUSTER) and notes.of(state.point.id).tokens
     }
     if unseen:
         live = live_tokens(set(unseen.values()))
@@ -62,6 +96,10 @@ def read_states(
             if token in live and not _was_claimed(sweep, point_id, token):
                 states[point_id] = replace(states[point_id], state="running", reason="starting")
     return held_by_needs(states.values())
+
+
+KINDS: dict[str, State] = {"interrupted": "interrupted", "lost": "lost", "held": "held"}
+"""The state that a kind of failure means; every other kind is a failure."""
 
 
 def own_state(sweep: SweepFolder, point: PlannedPoint, note: Note) -> PointState:
@@ -81,9 +119,7 @@ def own_state(sweep: SweepFolder, point: PlannedPoint, note: Note) -> PointState
         if failure is None:
             return PointState(point, "lost", "the worker vanished", latest)
         kind, message = failure.get("kind"), str(failure.get("message", ""))
-        if kind == "interrupted":
-            return PointState(point, "interrupted", message, latest)
-        return PointState(point, "lost" if kind == "lost" else "failed", message, latest)
+        return PointState(point, KINDS.get(str(kind), "failed"), message, latest)
     if note.held:
         return PointState(point, "held", note.held, latest)
     return PointState(point, "planned", attempt=latest)

@@ -8,10 +8,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from sparrow_lab.runs.layout import SweepFolder, spelled
+from sparrow_lab.runs.ledger import Ledger
+from sparrow_lab.runs.notes import read_notes
 from sparrow_lab.sweep.guards import default_parallel
 from sparrow_lab.sweep.lock import lock_owner
 from sparrow_lab.sweep.progress import Progress, progress_of, time_left
-from sparrow_lab.sweep.states import STATES, PointState, read_states
+from sparrow_lab.sweep.states import ON_CLUSTER, STATES, PointState, read_states
 from sparrow_lab.sweep.table import by_stage, heading, point_lines, running_table
 
 SHOWN_METRICS = ("acceptance/p05", "evaluate/reward", "evaluate/peak")
@@ -22,7 +24,8 @@ class Status:
 
     def __init__(self, sweep: SweepFolder) -> None:
         self.sweep = sweep
-        self.states: dict[str, PointState] = read_states(sweep)
+        self.notes = read_notes(Ledger(sweep.ledger_path).read())
+        self.states: dict[str, PointState] = read_states(sweep, notes=self.notes)
         self.running: dict[str, Progress] = {
             i: progress_of(s.attempt) for i, s in self.states.items() if s.state == "running"
         }
@@ -30,8 +33,13 @@ class Status:
 
     @property
     def over(self) -> bool:
-        """Nothing runs and no launcher is there to start anything."""
-        return not self.running and self.launcher is None
+        """Nothing runs or waits in a queue, and no launcher is there to start anything."""
+        busy = any(s.state in ON_CLUSTER for s in self.states.values())
+        return not busy and self.launcher is None
+
+    def line(self) -> str:
+        """The heading alone, as plain text."""
+        return heading(self.sweep.name, self.states, self.left()).plain
 
     def left(self) -> float | None:
         """Seconds until all is done, if that can be told."""
@@ -67,7 +75,7 @@ class Status:
         ]
         if self.running:
             parts.append(running_table(self.states, self.running))
-        quiet = () if everything else ("done", "planned", "running")
+        quiet = () if everything else ("done", "planned", "running", "pending", "submitted")
         rows = [s for s in self.states.values() if s.state not in quiet or s.same_as]
         parts.extend(point_lines(rows, self.states))
         return Group(*parts)
@@ -82,6 +90,7 @@ class Status:
             "needs": state.point.needs,
             "state": state.state,
             "reason": state.reason,
+            "job": state.job or None,
             "attempt": state.attempt.number if state.attempt else _attempt(state.result),
             "same_as": state.same_as,
             "seconds": (state.result or {}).get("seconds"),

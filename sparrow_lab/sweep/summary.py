@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from sparrow_lab.sweep.states import STATES, PointState
+from sparrow_lab.sweep.states import ON_CLUSTER, STATES, PointState
 
 MOST_NAMED = 40
 
@@ -16,7 +16,8 @@ def exit_code(states: Mapping[str, PointState], stopped: int = 0) -> int:
     Points that were cancelled by hand, and what needs them, are no failure.
     """
     left = [s for s in states.values() if s.state not in ("done", "cancelled")]
-    if stopped and any(s.state in ("planned", "interrupted", "running") for s in left):
+    waiting = ("planned", "interrupted", *ON_CLUSTER)
+    if stopped and any(s.state in waiting for s in left):
         return stopped
     cancelled = {i for i, s in states.items() if s.state == "cancelled"}
     for state in states.values():  # needs come first

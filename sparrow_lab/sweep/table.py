@@ -18,6 +18,8 @@ from sparrow_lab.sweep.states import STATES, PointState, State
 COLOURS: dict[State, str] = {
     "done": "green",
     "running": "cyan",
+    "pending": "blue",
+    "submitted": "dim",
     "planned": "dim",
     "interrupted": "yellow",
     "held": "yellow",

@@ -7,19 +7,17 @@ or end it. Whatever goes wrong here is one warning: `sparrow-lab sync` catches u
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.runs.process import end_with_parent
 
 LAST_SYNC_S = 600.0
 """Longest wait for the import at the end."""
-
-PR_SET_PDEATHSIG = 1
 
 
 class Tracker:
@@ -83,20 +81,12 @@ class Tracker:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is the launcher's to handle
-                preexec_fn=_end_with_parent(),
+                preexec_fn=end_with_parent(signal.SIGTERM),
             )
 
     def _last_line(self) -> str:
         lines = _text(self.log).strip().splitlines()
         return lines[-1] if lines else f"see {self.log}"
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """On Linux, have the kernel end the child when the launcher dies, even by SIGKILL."""
-    if not sys.platform.startswith("linux"):
-        return None
-    libc = ctypes.CDLL(None)
-    return lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) and None
 
 
 def _text(path: Path) -> str:

@@ -27,6 +27,7 @@ from typing import Any, Literal
 
 import psutil
 
+from sparrow_lab.runs.process import shielded
 from sparrow_lab.tasks.judge_worker import HEADER
 
 START_S = 120.0
@@ -54,14 +55,15 @@ class Judge:
     """One child process. Used by one thread at a time; `close` kills it."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "sparrow_lab.tasks.judge_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,  # its own children die with it, and Ctrl-C is the parent's
-            env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        )
+        with shielded():  # a judge that dies of the job's own stop signal would be a wrong answer
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "sparrow_lab.tasks.judge_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # its own children die with it; Ctrl-C is the parent's
+                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+            )
         self._buffer = b""
 
     def check(self, function: str, arguments: tuple[Any, ...], limit_s: float) -> Outcome:

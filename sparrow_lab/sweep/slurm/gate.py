@@ -1,0 +1,158 @@
+"""What an element asks of the files, and rarely of the queue, before a point begins.
+
+The ledger says whose point it is, the needs' own files whether they are there, the canary and
+the breaker whether the stage may go on, the claims whether someone else is at it already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.runs.ledger import Ledger
+from sparrow_lab.runs.notes import Notes, read_notes
+from sparrow_lab.runs.plan import PlannedPoint
+from sparrow_lab.runs.process import is_alive, on_this_host
+from sparrow_lab.stages import identical
+from sparrow_lab.sweep.slurm import breaker, twins
+from sparrow_lab.sweep.slurm.allocation import Allocation
+from sparrow_lab.sweep.slurm.chunk import Chunk
+from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
+from sparrow_lab.sweep.states import SILENT_S, last_change
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`go`: begin. `done`: nothing to do. `leave`: someone else has the point. `hold`: it cannot
+    begin, for `reason`. `wait`: what it needs still runs in job `job`."""
+
+    kind: Literal["go", "done", "leave", "hold", "wait"]
+    reason: str = ""
+    job: str = ""
+
+
+class Gate:
+    """Answers for the points of one element; reads the ledger and the queue when asked."""
+
+    def __init__(self, chunk: Chunk, sweep: SweepFolder, here: Allocation) -> None:
+        self.chunk = chunk
+        self.sweep = sweep
+        self.here = here
+
+    def ask(self, point: PlannedPoint) -> Answer:
+        """Whether the point may begin here and now."""
+        folder = self.sweep.point(point.id)
+        if folder.read_result() is not None:
+            return Answer("done")
+        notes = self.notes()
+        note = notes.of(point.id)
+        if note.cancelled:
+            return Answer("leave", "it was cancelled")
+        if note.chunk != self.chunk.token:
+            return Answer("leave", "a later submission has this point")
+        if self._claimed(point.id):
+            return Answer("leave", "another job is at this point")
+        for stage, needed in point.needs.items():
+            answer = self._needed(f"its {stage}", needed, notes)
+            if answer.kind != "go":
+                return answer
+        answer = self._stage(point, notes)
+        return self._identity(point, notes) if answer.kind == "go" else answer
+
+    def notes(self) -> Notes:
+        """The ledger as it is now."""
+        return read_notes(Ledger(self.sweep.ledger_path).read())
+
+    def _needed(self, what: str, point_id: str, notes: Notes) -> Answer:
+        """Go when the other point is done; else hold for its failure, or wait for its job."""
+        folder = self.sweep.point(point_id)
+        if folder.read_result() is not None:
+            return Answer("go")
+        note = notes.of(point_id)
+        if note.cancelled:
+            return Answer("hold", f"{what} ({point_id}) was cancelled")
+        queue = read_queue()
+        queued = queue.elements.get((note.chunk or "", note.index))
+        if queued is not None and queued.job != self.here.name:
+            return Answer("wait", f"{what} ({point_id}) has not ended", queued.job)
+        # it may have ended between the two looks
+        if folder.read_result() is not None:
+            return Answer("go")
+        attempts = folder.attempts()
+        failure = attempts[-1].read_failure() if attempts else None
+        owner = twins.read_twin(self.sweep, point_id)
+        if owner is not None and owner != point_id:
+            return self._needed(f"{what}, the same run as", owner, notes)
+        if failure and attempts[-1].number > note.floor:
+            said = "is held" if failure.get("kind") == "held" else "failed"
+            return Answer("hold", f"{what} ({point_id}) {said}: {failure.get('message')}")
+        if attempts and failure is None and queue.error and _moves(attempts[-1]):
+            return Answer("hold", f"{what} ({point_id}) still runs, and the queue is not known")
+        return Answer("hold", f"{what} ({point_id}) is not done")
+
+    def _stage(self, point: PlannedPoint, notes: Notes) -> Answer:
+        """Whether the stage may go on: its first point, and how the others fared."""
+        if breaker.succeeded(self.sweep, point.stage):
+            return Answer("go")
+        held = breaker.holds(self.sweep, point.stage)
+        if held:
+            return Answer("hold", held)
+        first = self.chunk.canary
+        if first is None or point.id == first or notes.of(first).cancelled:
+            return Answer("go")
+        if twins.read_twin(self.sweep, first) is not None:
+            return Answer("go")
+        return self._needed("the first point of its stage", first, notes)
+
+    def _identity(self, point: PlannedPoint, notes: Notes) -> Answer:
+        """Go, unless the point comes out as the same run as another that has it."""
+        owner = identical.owner_of(self.sweep, point)
+        if owner == point.id:
+            twins.forget_twin(self.sweep, point.id)
+            return Answer("go")
+        if self.sweep.point(owner).read_result() is None:
+            note = notes.of(owner)
+            queue = read_queue()
+            queued = queue.elements.get((note.chunk or "", note.index))
+            attempts = self.sweep.point(owner).attempts()
+            failure = attempts[-1].read_failure() if attempts else None
+            if queued is None and not queue.error and not self._result(owner):
+                if failure and failure.get("kind") in ("error", "timeout") and not note.cancelled:
+                    return Answer("hold", f"the same run as {owner}, which failed")
+                identical.take_over(self.sweep, point)
+                twins.forget_twin(self.sweep, point.id)
+                return Answer("go")
+        if twins.note_twin(self.sweep, point, owner):
+            return Answer("done")
+        return Answer("leave", f"the same run as {owner}, which finishes both")
+
+    def _result(self, point_id: str) -> dict[str, Any] | None:
+        return self.sweep.point(point_id).read_result()
+
+    def _claimed(self, point_id: str) -> bool:
+        """Whether the point's last attempt is another job's, which lives."""
+        attempts = self.sweep.point(point_id).attempts()
+        if not attempts or attempts[-1].read_failure() is not None:
+            return False
+        claim = attempts[-1].read_claim() or {}
+        job = claim.get("slurm")
+        if isinstance(job, Mapping):
+            if (job.get("array"), job.get("index")) == (self.here.array, self.here.index):
+                return False  # an earlier start of this very job, or a worker of it that died
+            return _job_lives(job, read_queue(), attempts[-1])
+        return is_alive(claim) if on_this_host(claim) else _moves(attempts[-1])
+
+
+def _job_lives(job: Mapping[str, Any], queue: Queue, attempt: Any) -> bool:
+    if queue.error:
+        return _moves(attempt)
+    name = f"{job.get('array')}_{job.get('index')}"
+    return any(q.job == name and q.phase == "running" for q in queue.elements.values())
+
+
+def _moves(attempt: Any) -> bool:
+    """Whether the attempt's files changed lately."""
+    return time.time() - last_change(attempt) < SILENT_S

@@ -1,0 +1,73 @@
+"""Putting the ledger right after a submitter was killed between intent and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.runs.ledger import Ledger
+from sparrow_lab.runs.notes import Notes, Submission, read_notes
+from sparrow_lab.sweep.slurm.programs import SlurmError, call
+from sparrow_lab.sweep.slurm.squeue import Queue, cancel, job_name, user
+
+
+def reconcile(sweep: SweepFolder, queue: Queue, say: Callable[[str], None]) -> None:
+    """Say in the ledger what became of each submission whose answer is missing.
+
+    One that is in the queue, that accounting knows, or whose elements have claimed an attempt
+    was submitted; any other was not, and its points are planned again. Then cancel jobs that
+    no point listens to any more: their points have a later submission.
+    """
+    ledger = Ledger(sweep.ledger_path)
+    notes = read_notes(ledger.read())
+    for submission in notes.submissions.values():
+        if submission.job is not None or submission.refused:
+            continue
+        job = _find(sweep, submission, queue)
+        if job:
+            ledger.append("submitted", token=submission.token, job=job)
+            say(f"job {job} was submitted although its number had not been written down")
+        else:
+            ledger.append("refused", token=submission.token, reason="was never submitted")
+    _cancel_strays(notes, queue, say)
+
+
+def _find(sweep: SweepFolder, submission: Submission, queue: Queue) -> str:
+    queued = queue.of(submission.token)
+    if queued:
+        return queued[0].array
+    for ids in submission.elements:
+        for point_id in ids:
+            for attempt in reversed(sweep.point(point_id).attempts()):
+                claim = attempt.read_claim() or {}
+                if claim.get("token") == submission.token:
+                    return str((claim.get("slurm") or {}).get("array", "?"))
+    return _from_accounting(submission)
+
+
+def _from_accounting(submission: Submission) -> str:
+    """Ask sacct for the name; a cluster without accounting knows nothing more."""
+    command = ["sacct", "-n", "-X", "-P", "-u", user(), f"--name={job_name(submission.token)}"]
+    try:
+        text = call([*command, "-S", "now-30days", "-o", "JobID"], limit_s=30)
+    except SlurmError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[0].partition("_")[0] if lines else ""
+
+
+def _cancel_strays(notes: Notes, queue: Queue, say: Callable[[str], None]) -> None:
+    strays = []
+    for (token, index), queued in queue.elements.items():
+        submission = notes.submissions.get(token)
+        if submission is None or index >= len(submission.elements):
+            continue
+        ids = submission.elements[index]
+        if all(notes.of(i).chunk not in (token, None) for i in ids) and queued.phase == "pending":
+            strays.append(queued.job)
+    if strays:
+        say(f"cancelling {len(strays)} jobs whose points were submitted again later")
+        try:
+            cancel(strays)
+        except SlurmError as error:
+            say(f"warning: {error}; they leave by themselves")

@@ -1,0 +1,127 @@
+"""The state of what a cluster was given: files first, then the queue, then the files again.
+
+A job that has left the queue may have ended a moment after its files were read, so those are
+read once more: a point is called lost only when neither knows of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sparrow_lab.runs.attempt import AttemptFolder
+from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.runs.notes import Note, Notes, Submission
+from sparrow_lab.sweep.slurm import breaker, twins
+from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
+from sparrow_lab.sweep.states import BLOCKING, PointState, State, own_state
+
+SETTLING_S = 15.0
+"""A job that was submitted so lately may not be in the queue yet."""
+
+NO_WORD = "its job left the queue before it had begun"
+
+
+def with_queue(
+    sweep: SweepFolder,
+    states: Mapping[str, PointState],
+    notes: Notes,
+    queue: Queue | None = None,
+) -> dict[str, PointState]:
+    """The states with what the queue says of those that a cluster holds; needs come first."""
+    queue = read_queue() if queue is None else queue
+    held: dict[str, str] = {}
+    out: dict[str, PointState] = {}
+    for point_id, state in states.items():
+        submission = notes.submission_of(point_id)
+        if state.state != "done" and submission is not None:
+            stage = state.point.stage
+            if stage not in held:
+                held[stage] = breaker.holds(sweep, stage)
+            state = _state(sweep, state, notes.of(point_id), submission, queue, held[stage])
+        out[point_id] = state
+    return _twins(sweep, out)
+
+
+def _state(
+    sweep: SweepFolder,
+    before: PointState,
+    note: Note,
+    submission: Submission,
+    queue: Queue,
+    broken: str,
+) -> PointState:
+    point = before.point
+    queued = queue.elements.get((submission.token, note.index))
+    if queued is None:
+        now = own_state(sweep, point, note)
+        if queue.error:
+            return now if now.state not in ("planned",) else replace(now, state="submitted")
+        return _gone(sweep, now, note, submission, broken)
+    if note.cancelled and queued.phase == "pending":
+        return replace(before, state="cancelled", reason="cancelled by hand")
+    ahead = _ahead(sweep, submission, note.index, point.id)
+    if ahead:
+        return PointState(point, "submitted", f"after {ahead} in the same job", job=queued.job)
+    if queued.phase == "running":
+        attempt = before.attempt if _is_of(before.attempt, submission) else None
+        reason = "" if attempt is not None else "starting"
+        return PointState(point, "running", reason, attempt, job=queued.job)
+    was = f"{before.reason}; " if before.state == "interrupted" else ""
+    return PointState(point, "pending", was + queued.why, before.attempt, job=queued.job)
+
+
+def _gone(
+    sweep: SweepFolder, now: PointState, note: Note, submission: Submission, broken: str
+) -> PointState:
+    """A point whose job is not in the queue: what its files say, or that nothing is known."""
+    if now.state in ("done", "cancelled"):
+        return now
+    if _is_of(now.attempt, submission):
+        # a job on another node is dead when it has left the queue, however fresh its files
+        if now.state == "running":
+            return replace(now, state="lost", reason="its job ended without a word")
+        return now
+    if now.state == "running":
+        return now  # a worker of another kind has it
+    if twins.read_twin(sweep, now.point.id) is not None:
+        return replace(now, state="submitted")
+    if _ahead(sweep, submission, note.index, now.point.id):
+        return replace(now, state="planned", reason="")
+    if broken:
+        return replace(now, state="held", reason=broken)
+    if time.time() - submission.time < SETTLING_S:
+        return replace(now, state="submitted", reason="")
+    if submission.job is None:
+        return replace(now, state="planned", reason="")  # it never came to be submitted
+    return replace(now, state="lost", reason=NO_WORD)
+
+
+def _ahead(sweep: SweepFolder, submission: Submission, index: int, point_id: str) -> str:
+    """The point that the job has to finish before this one; empty when it is this one's turn."""
+    ids = submission.elements[index] if index < len(submission.elements) else [point_id]
+    for other in ids[: ids.index(point_id)] if point_id in ids else []:
+        if sweep.point(other).read_result() is None:
+            return other
+    return ""
+
+
+def _is_of(attempt: AttemptFolder | None, submission: Submission) -> bool:
+    claim = attempt.read_claim() if attempt is not None else None
+    return bool(claim) and claim.get("token") == submission.token
+
+
+def _twins(sweep: SweepFolder, states: dict[str, PointState]) -> dict[str, PointState]:
+    """Points that left their run to another: they wait for it, or are held with it."""
+    for point_id, state in states.items():
+        if state.state != "submitted" or state.job or state.reason:
+            continue
+        owner = twins.read_twin(sweep, point_id)
+        other = states.get(owner or "")
+        if owner is None or other is None:
+            continue
+        now: State = "held" if other.state in BLOCKING else "submitted"
+        said = f", which is {other.state}" if now == "held" else ""
+        states[point_id] = replace(state, state=now, reason=f"the same run as {owner}{said}")
+    return states
