@@ -14,7 +14,8 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError
 
 from sparrow_lab.config import describe
 from sparrow_lab.config.messages import from_validation
-from sparrow_lab.config.schema import Source, Strict
+from sparrow_lab.config.schema import Source
+from sparrow_lab.config.strict import Strict
 from sparrow_lab.config.yaml_source import parse_file
 from sparrow_lab.errors import UserError
 

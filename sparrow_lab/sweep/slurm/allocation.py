@@ -66,7 +66,7 @@ class Allocation:
         except SlurmError:
             return False
         state = re.search(r"\bJobState=(\S+)", text)
-        return bool(state) and state[1] in ("RUNNING", "SUSPENDED")
+        return state is not None and state[1] in ("RUNNING", "SUSPENDED")
 
     def requeue(self) -> str:
         """Ask Slurm to start this job again; empty when it will, else why not."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from sparrow_lab.runs.plan import PlannedPoint
 
@@ -20,7 +19,8 @@ MOST_NAMED = 32
 """A dependency on more elements than this is one on their whole arrays."""
 
 
-class Made(NamedTuple):
+@dataclass(frozen=True)
+class Made:
     """An element of a part of this arrangement: number of the part, index in it."""
 
     part: int

@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from sparrow_lab.runs.process import end_with_parent, shielded
 from sparrow_lab.sweep.environment import worker_environment
 from sparrow_lab.sweep.processes import kill_all
+
+if TYPE_CHECKING:
+    import psutil
 
 PRESS_EVERY_S = 1.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -56,7 +59,7 @@ def adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def descendants() -> Sequence[Any]:
+def descendants() -> list[psutil.Process]:
     """All processes below this one."""
     import psutil
 

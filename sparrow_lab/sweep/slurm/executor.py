@@ -26,7 +26,7 @@ _SENTENCE = re.compile(r"^Submitted batch job ([0-9]+)", re.MULTILINE)
 
 
 class ArrayExecutor(SlurmExecutor):
-    """One array of one chunk. `submit_array` writes the script and calls sbatch once."""
+    """One array of one chunk. `send` writes the script and calls sbatch once."""
 
     def __init__(
         self, chunk: Chunk, site: SiteConfig, threads: int, dependency: str, throttle: int | None
@@ -40,7 +40,7 @@ class ArrayExecutor(SlurmExecutor):
         """Always usable: whether sbatch is there is said when it is called."""
         return 2
 
-    def submit_array(self) -> str | None:
+    def send(self) -> str | None:
         """Call sbatch; the id of the array, or None when what it printed holds none.
 
         Raises SlurmError.
@@ -92,8 +92,13 @@ def _parameters(
         "additional_parameters": {**more, **site.extra},
         # a step does not take over the CPUs of its job by itself; MPI is not used
         "srun_args": [
-            "--cpus-per-task", str(cpus), "--mpi=none", "--open-mode=append", "--output", log,
-        ],  # fmt: skip
+            "--cpus-per-task",
+            str(cpus),
+            "--mpi=none",
+            "--open-mode=append",
+            "--output",
+            log,
+        ],
         "wckey": None,
         **{k: v for k, v in given.items() if v is not None},
     }

@@ -108,8 +108,8 @@ def _ahead(sweep: SweepFolder, submission: Submission, index: int, point_id: str
 
 
 def _is_of(attempt: AttemptFolder | None, submission: Submission) -> bool:
-    claim = attempt.read_claim() if attempt is not None else None
-    return bool(claim) and claim.get("token") == submission.token
+    claim = (attempt.read_claim() or {}) if attempt is not None else {}
+    return claim.get("token") == submission.token
 
 
 def _twins(sweep: SweepFolder, states: dict[str, PointState]) -> dict[str, PointState]:

@@ -21,7 +21,8 @@ def cancel_jobs(sweep: SweepFolder, notes: Notes, ids: Collection[str]) -> str:
     queue = read_queue()
     if queue.error:
         return f"warning: {queue.error}; jobs look into the ledger before they begin a point"
-    waiting, running = [], []
+    waiting: list[str] = []
+    running: list[str] = []
     for (token, index), queued in queue.elements.items():
         submission = notes.submissions.get(token)
         if submission is None or index >= len(submission.elements):

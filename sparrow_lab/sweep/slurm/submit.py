@@ -178,7 +178,7 @@ class _Submission:
         while True:
             try:
                 executor = ArrayExecutor(chunk, self.site, threads, dependency, self.site.throttle)
-                job = executor.submit_array()
+                job = executor.send()
                 if job is None and not (job := _find(chunk.token)):
                     raise SlurmError("sbatch", "it printed no job id", False)
                 return job

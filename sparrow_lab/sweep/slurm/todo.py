@@ -15,7 +15,18 @@ from sparrow_lab.sweep.slurm import twins
 from sparrow_lab.sweep.slurm.arrange import Element
 from sparrow_lab.sweep.slurm.squeue import Queue
 from sparrow_lab.sweep.slurm.tally import may_try_again
-from sparrow_lab.sweep.states import ON_CLUSTER, PointState, held_by_needs, read_states
+from sparrow_lab.sweep.states import ON_CLUSTER, PointState, State, held_by_needs, read_states
+
+LEFT_ALONE: dict[State, str] = {
+    "done": "done",
+    "running": "running",
+    "pending": "in the queue",
+    "submitted": "in the queue behind others of theirs",
+    "failed": "failed",
+    "cancelled": "cancelled",
+    "held": "held",
+}
+"""What is not submitted again, in words."""
 
 
 @dataclass
@@ -36,19 +47,7 @@ class Todo:
     def lines(self) -> list[str]:
         """One line on what is left alone; none when that is nothing."""
         counts = Counter(s.state for s in self.states.values())
-        parts = [
-            f"{counts[state]} {words}"
-            for state, words in (
-                ("done", "done"),
-                ("running", "running"),
-                ("pending", "in the queue"),
-                ("submitted", "in the queue behind others of theirs"),
-                ("failed", "failed"),
-                ("cancelled", "cancelled"),
-                ("held", "held"),
-            )
-            if counts[state]
-        ]
+        parts = [f"{counts[state]} {words}" for state, words in LEFT_ALONE.items() if counts[state]]
         return [f"left alone: {', '.join(parts)}"] if parts else []
 
 
@@ -127,7 +126,8 @@ def as_elements(points: list[PlannedPoint]) -> list[Element]:
     for point in points:
         if point.stage == "evaluate" and list(point.needs) == ["train"]:
             followers.setdefault(point.needs["train"], []).append(point)
-    elements, taken = [], set()
+    elements: list[Element] = []
+    taken: set[str] = set()
     for point in points:
         if point.id not in taken:
             behind = followers.get(point.id, []) if point.stage == "train" else []
