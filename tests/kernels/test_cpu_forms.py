@@ -80,7 +80,7 @@ def test_rows_equal_paged_decode_of_every_page(shape: dict[str, int], data: st.D
         torch.arange(P)[None, None],
         torch.tensor(lengths),
         0.3,
-    ).flatten(0, 1)
+    ).out_BKGD.flatten(0, 1)
     ours = row_decode(q.flatten(0, 1), keys, values, 0.3, bias_of(lengths, P * S))
     assert_equal(ours, told)
     even = max(lengths)
@@ -116,7 +116,7 @@ def test_shared_rows_equal_paged_decode_of_a_table_that_shares(
         torch.arange(L + P)[None, None],
         torch.tensor([shared_pages[g] * S + n for g, n in zip(owner, own, strict=True)]),
         0.7,
-    ).flatten(0, 1)
+    ).out_BKGD.flatten(0, 1)
     most = max(owner.count(g) for g in range(groups))
     row_of_member = torch.zeros(groups * K * most, dtype=torch.long)
     member_of_row = torch.zeros(A * K, dtype=torch.long)
@@ -152,7 +152,7 @@ def test_pages_equal_paged_decode_of_chosen_pages(
         chosen.view(A, K, width),
         torch.full((A,), (P - 1) * S + fill),
         0.5,
-    ).flatten(0, 1)
+    ).out_BKGD.flatten(0, 1)
     pool = torch.stack([keys, values]).view(2, A * K * P, S * D)
     numbers = chosen + torch.arange(A * K)[:, None] * P
     tokens = (width - 1) * S + fill

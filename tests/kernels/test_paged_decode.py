@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,36 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from sparrow_kernels.paged_decode import paged_decode
-
-
-@dataclass
-class Case:
-    """Arguments of one call, and the pool's rows that the page tables name."""
-
-    q_BKGD: Tensor
-    keys_NKSD: Tensor
-    values_NKSD: Tensor
-    table_BP: Tensor
-    pages_BKW: Tensor
-    lengths_B: Tensor
-    scale: float
-
-    def run(self) -> Tensor:
-        return paged_decode(
-            self.q_BKGD,
-            self.keys_NKSD,
-            self.values_NKSD,
-            self.table_BP,
-            self.pages_BKW,
-            self.lengths_B,
-            self.scale,
-        )
-
-    def unnamed_rows(self) -> list[int]:
-        """Pool rows that no page table names."""
-        named = set(self.table_BP.flatten().tolist())
-        return [n for n in range(len(self.keys_NKSD)) if n not in named]
+from tests.kernels.decode_cases import Case, make_case
 
 
 def expected(case: Case) -> Tensor:
@@ -64,48 +32,6 @@ def expected(case: Case) -> Tensor:
                 case.q_BKGD[b, k], k_TD, v_TD, scale=case.scale
             )
     return out
-
-
-def make_case(
-    B: int,
-    K: int,
-    G: int,
-    S: int,
-    D: int,
-    lengths: list[int],
-    keep: list[list[set[int]]],
-    spare: int,
-    seed: int,
-) -> Case:
-    """`keep[b][k]` are the pages of a head; the sequence's last page is added to them."""
-    noise = torch.Generator().manual_seed(seed)
-    counts = [math.ceil(n / S) for n in lengths]
-    P = max(counts)
-    N = sum(counts) + spare
-    order = torch.randperm(N, generator=noise).tolist()
-    table_BP = torch.empty((B, P), dtype=torch.long)
-    for b in range(B):
-        own = [order.pop() for _ in range(counts[b])]
-        table_BP[b] = torch.tensor(own + [own[0]] * (P - counts[b]))
-    kept = [
-        [sorted({p % c for p in pages} | {c - 1}) for pages in keep[b]]
-        for b, c in enumerate(counts)
-    ]
-    W = max(len(pages) for heads in kept for pages in heads)
-    pages_BKW = torch.tensor([[pages + [P] * (W - len(pages)) for pages in h] for h in kept])
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=noise, dtype=torch.float64)
-
-    return Case(
-        normal(B, K, G, D),
-        normal(N, K, S, D),
-        normal(N, K, S, D),
-        table_BP,
-        pages_BKW,
-        torch.tensor(lengths),
-        D**-0.5,
-    )
 
 
 @st.composite

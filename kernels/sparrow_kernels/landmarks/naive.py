@@ -32,3 +32,42 @@ def page_landmarks(keys_PKSD: Tensor, kind: Landmark) -> Tensor:
         wide = keys_PKSD if keys_PKSD.dtype == torch.float64 else keys_PKSD.float()
         return wide.mean(dim=2, keepdim=True).to(keys_PKSD.dtype)
     return torch.stack([keys_PKSD.amin(dim=2), keys_PKSD.amax(dim=2)], dim=2)
+
+
+def write_kv(
+    keys_NKSD: Tensor,
+    values_NKSD: Tensor,
+    marks_NKRD: Tensor | None,
+    new_keys_TKD: Tensor,
+    new_values_TKD: Tensor,
+    starts_B1: Tensor | None,
+    lengths_B: Tensor,
+    table_BP: Tensor,
+    kind: Landmark,
+) -> None:
+    """Write new tokens into the pool, and the landmark of every page that they fill.
+
+    Args:
+        keys_NKSD, values_NKSD: the pool; its rows are physical pages.
+        marks_NKRD: a landmark for each physical page and KV head; None keeps none.
+        new_keys_TKD, new_values_TKD: tokens of all sequences, one sequence after the other.
+        starts_B1: where each sequence's new tokens begin, and their number at the end (B + 1
+            numbers). None: one token each (decoding).
+        lengths_B: tokens in the cache once the new ones are written; 0 for an empty slot, whose
+            new tokens are dropped.
+        table_BP: physical page of each logical page.
+    """
+    S = keys_NKSD.shape[2]
+    bounds = list(range(len(lengths_B) + 1)) if starts_B1 is None else starts_B1.tolist()
+    for b, length in enumerate(lengths_B.tolist()):
+        begin, end = bounds[b], bounds[b + 1]
+        if not length or begin == end:
+            continue
+        past = length - (end - begin)
+        at = torch.arange(past, length, device=keys_NKSD.device)
+        page_T, slot_T = table_BP[b, at // S].long(), at % S
+        keys_NKSD[page_T, :, slot_T] = new_keys_TKD[begin:end]
+        values_NKSD[page_T, :, slot_T] = new_values_TKD[begin:end]
+        filled = table_BP[b, past // S : length // S].long()
+        if marks_NKRD is not None and len(filled):
+            marks_NKRD[filled] = page_landmarks(keys_NKSD[filled], kind)

@@ -73,3 +73,38 @@ def choose_pages(
     order_BKW = ranked.sort(dim=-1, descending=True, stable=True).indices[..., :width]
     surplus_BW = torch.arange(width, device=scores_BKP.device) >= keep_B[:, None]
     return order_BKW.masked_fill(surplus_BW[:, None, :], P).sort(dim=-1).values
+
+
+def page_choice(
+    q_BKGD: Tensor,
+    marks_NKRD: Tensor,
+    table_BP: Tensor,
+    lengths_B: Tensor,
+    keep_B: Tensor,
+    page_size: int,
+    first: int,
+    last: int,
+    width: int,
+    score: Score,
+) -> Tensor:
+    """Score the landmarks of a paged cache and choose: `page_scores`, then `choose_pages`.
+
+    Args:
+        marks_NKRD: a landmark for each physical page and KV head; only those of full pages that
+            are not reserved are looked at.
+        table_BP: physical page of each logical page (any valid row where unused).
+        lengths_B: tokens in the cache, the current one included; 0 for an empty slot.
+        keep_B: pages to keep of each sequence, reserved ones counted. What a sequence does not
+            have is not kept; reserved pages are kept whatever it says.
+        width: W, at least the largest of `keep_B`, the reserved pages, at most P.
+
+    Returns:
+        [B, K, W] page indices in ascending order; P where a sequence keeps fewer than W.
+    """
+    index_P = torch.arange(table_BP.shape[1], device=table_BP.device)
+    count_B = (lengths_B + page_size - 1) // page_size
+    candidate_BP = (index_P >= first) & (index_P < count_B[:, None] - last)
+    marks_BPKRD = marks_NKRD[table_BP.long()]
+    scores_BKP = page_scores(q_BKGD, marks_BPKRD, candidate_BP, score)
+    keep_B = keep_B.clamp(min=first + last, max=width).minimum(count_B)
+    return choose_pages(scores_BKP, count_B, keep_B, first, last, width)
