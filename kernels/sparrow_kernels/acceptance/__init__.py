@@ -28,7 +28,8 @@ __all__ = [
 ]
 
 Form = Literal["auto", "naive", "chunks", "recompute"]
-"""`chunks` stores the logits of some tokens; `recompute` none, and makes each of them twice."""
+"""`chunks` stores the logits of some tokens. `recompute` stores none: it makes them once to find
+the log-sum-exps, unless these are known, and once more to use them."""
 
 
 def acceptance_from_hidden(
@@ -71,6 +72,10 @@ def acceptance_from_hidden(
             _check_per_token(name, lse, sparse_TM, (torch.float32, torch.float64))
     if form == "auto":
         form = _by_device(sparse_TM)
+        # with nothing to find first, no product is made twice
+        both = lse_sparse_T is not None and lse_dense_T is not None
+        if form == "chunks" and chunk is None and both:
+            form = "recompute"
     args = (sparse_TM, dense_TM, head_VM, tokens_T, temperature)
     if form == "naive":
         return naive.acceptance_from_hidden(*args, chunk or 2048, lse_sparse_T, lse_dense_T)
@@ -79,11 +84,11 @@ def acceptance_from_hidden(
     from sparrow_kernels.acceptance.configs import config_for
 
     args = (sparse_TM, dense_TM, head_VM, tokens_T.contiguous(), temperature)
-    known = _float32(lse_sparse_T), _float32(lse_dense_T)
+    sums = _float32(lse_sparse_T), _float32(lse_dense_T)
     config = config_for(sparse_TM.device)
     if form == "recompute":
-        return fused.acceptance_by_recompute(*args, *known, config)
-    return fused.acceptance_in_chunks(*args, chunk, *known, config)
+        return fused.acceptance_by_recompute(*args, *sums, config)
+    return fused.acceptance_in_chunks(*args, chunk, *sums, config)
 
 
 def top_k_from_hidden(

@@ -9,10 +9,11 @@ import torch
 
 @dataclass(frozen=True)
 class ReadConfig:
-    """A pass over stored logits: numbers a step of a program."""
+    """A pass over stored logits: numbers a step of a program; of a segment of the top-k search."""
 
-    block: int = 4096
+    block: int = 2048
     warps: int = 8
+    segment: int = 128
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class Config:
     """
 
     read: ReadConfig = ReadConfig()
-    lse: TileConfig = TileConfig(bn=256)
-    statistics: TileConfig = TileConfig()
+    lse: TileConfig = TileConfig(bn=256, span=2)
+    statistics: TileConfig = TileConfig(bk=32, stages=4)
     bytes: int = 640_000_000
 
 
@@ -46,7 +47,7 @@ DEFAULT = Config()
 BY_GPU: dict[str, Config] = {"NVIDIA H200": DEFAULT}
 
 INTERPRETER = Config(
-    read=ReadConfig(32, 1),
+    read=ReadConfig(32, 1, 8),
     lse=TileConfig(16, 16, 16, 2, 1, 1),
     statistics=TileConfig(16, 16, 16, 2, 1, 1),
     bytes=8 * 1024,

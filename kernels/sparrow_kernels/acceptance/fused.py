@@ -1,9 +1,11 @@
 """Acceptance from hidden states on a GPU, in bounded memory.
 
 Logits are made in float32, a chunk of tokens of both sides at a time, and read by one kernel.
-Without a chunk's logits in memory (`recompute`) every product is made twice, which takes longer but
-leaves next to no memory in use. Shape suffixes: T tokens, C tokens of a chunk, V vocabulary,
-M model width, k of a top-k set.
+Without a chunk's logits in memory (`recompute`) every product is made twice, which takes longer
+unless both log-sum-exps are known, but leaves next to no memory in use.
+
+Shape suffixes: T tokens, C tokens of a chunk, X = 2 * C, V vocabulary, S segments of it, M model
+width, k of a top-k set.
 """
 
 from __future__ import annotations
@@ -91,14 +93,34 @@ def top_k_in_chunks(
     k = min(k, len(head_VM))
     alpha, mass = torch.empty((2, len(sparse_TM)), device=sparse_TM.device).unbind(0)
     for part, logits_2CV in _logits(sparse_TM, dense_TM, head_VM, chunk, config):
-        top_2Ck, which_2Ck = logits_2CV.topk(k, dim=-1)
-        lse_2C = logits_2CV.div_(temperature).logsumexp(dim=-1)
-        p_Ck, q_Ck = (top_2Ck.div_(temperature) - lse_2C[..., None]).exp_().unbind(0)
-        same_Ckk = which_2Ck[0][:, :, None] == which_2Ck[1][:, None, :]
+        logits_XV = logits_2CV.flatten(0, 1)
+        tops_XS, lse_X = kernels.scan_logits(logits_XV, 1 / temperature, config.read)
+        top_Xk, which_Xk = _best(logits_XV, tops_XS, k, config.read.segment)
+        p_Xk = (top_Xk / temperature - lse_X[:, None]).exp_()
+        (p_Ck, q_Ck), (a_Ck, b_Ck) = p_Xk.chunk(2), which_Xk.chunk(2)
         both_Ckk = torch.minimum(p_Ck[:, :, None], q_Ck[:, None, :])
+        same_Ckk = a_Ck[:, :, None] == b_Ck[:, None, :]
         alpha[part] = torch.where(same_Ckk, both_Ckk, 0.0).sum(dim=(1, 2))
         mass[part] = q_Ck.sum(dim=-1)
     return alpha, mass
+
+
+def _best(logits_XV: Tensor, tops_XS: Tensor, k: int, segment: int) -> tuple[Tensor, Tensor]:
+    """The k largest logits of each row, and which they are.
+
+    They lie in the k segments whose largest logits are the largest: any other segment has k
+    numbers before all of its own.
+    """
+    V = logits_XV.shape[1]
+    if 4 * k * segment >= V:
+        top = logits_XV.topk(k, dim=-1)
+        return top.values, top.indices
+    found_Xk = tops_XS.topk(k, dim=-1).indices
+    inner = torch.arange(segment, device=logits_XV.device)
+    columns = (found_Xk[..., None] * segment + inner).flatten(1)
+    few = logits_XV.gather(1, columns.clamp(max=V - 1))
+    top = few.masked_fill_(columns >= V, float("-inf")).topk(k, dim=-1)
+    return top.values, columns.gather(1, top.indices)
 
 
 def _logits(

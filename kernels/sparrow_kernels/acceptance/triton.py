@@ -112,6 +112,30 @@ def _read(
 
 
 @triton.jit
+def _scan(
+    logits_ptr,  # [X, V] float32
+    tops_ptr,  # [X, S] float32: the largest of each segment
+    lse_ptr,  # [X] float32
+    V,
+    S,
+    inverse,
+    BLOCK: tl.constexpr,
+    SEGMENT: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    part = tl.arange(0, BLOCK // SEGMENT)
+    m, s = tl.full([BLOCK], LOWEST, tl.float32), tl.zeros([BLOCK], tl.float32)
+    for start in range(0, V, BLOCK):
+        x = tl.load(logits_ptr + row * V + start + at, start + at < V, other=-float("inf"))
+        top = tl.max(tl.reshape(x, [BLOCK // SEGMENT, SEGMENT]), axis=1)
+        where = start // SEGMENT + part
+        tl.store(tops_ptr + row * S + where, top, where < S)
+        m, s = _add_exp(m, s, x * inverse)
+    tl.store(lse_ptr + row, _lse(m, s))
+
+
+@triton.jit
 def _tile(T, BM: tl.constexpr):
     """(tile of tokens, part of the vocabulary) of this program: all tokens of a part run together,
     so that its piece of the head is read from memory once."""
@@ -255,6 +279,23 @@ def statistics_of_logits(
         BLOCK=min(config.block, triton.next_power_of_2(V)),
         num_warps=config.warps,
     )
+
+
+def scan_logits(logits_XV: Tensor, inverse: float, config: ReadConfig) -> tuple[Tensor, Tensor]:
+    """The largest logit of each segment of the vocabulary, and log-sum-exp of logits * inverse.
+
+    Returns:
+        [X, S] for X rows and S segments, and [X].
+    """
+    X, V = logits_XV.shape
+    segments = triton.cdiv(V, config.segment)
+    tops_XS = torch.empty((X, segments), dtype=torch.float32, device=logits_XV.device)
+    lse_X = torch.empty(X, dtype=torch.float32, device=logits_XV.device)
+    _scan[(X,)](
+        logits_XV, tops_XS, lse_X, V, segments, inverse,
+        BLOCK=config.block, SEGMENT=config.segment, num_warps=config.warps,
+    )  # fmt: skip
+    return tops_XS, lse_X
 
 
 def lse_of_hidden(rows_TM: Tensor, head_VM: Tensor, inverse: float, config: TileConfig) -> Tensor:

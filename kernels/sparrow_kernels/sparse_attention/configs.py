@@ -1,0 +1,51 @@
+"""Launch settings of sparse training attention by GPU; found once by timing, never during a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+
+@dataclass(frozen=True)
+class TileConfig:
+    """One kernel: tokens of a tile of queries and of a tile of keys."""
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Config:
+    """The three kernels: outputs, gradients of keys and values, gradients of queries."""
+
+    forward: TileConfig = TileConfig(128, 128, 8, 3)
+    of_keys: TileConfig = TileConfig(64, 128, 8, 3)
+    of_queries: TileConfig = TileConfig(128, 64, 8, 3)
+
+
+DEFAULT = Config()
+
+BY_GPU: dict[str, Config] = {"NVIDIA H200": DEFAULT}
+
+SMALL = TileConfig(32, 32, 4, 1)
+"""For float32, and for head dims above 128: tiles that fit in shared memory and registers."""
+
+INTERPRETER = TileConfig(32, 32, 1, 1)
+"""Small, so that the tests' short sequences span several tiles."""
+
+
+def config_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> Config:
+    """The settings of a device; of an unknown GPU the default."""
+    if device.type != "cuda":
+        return Config(INTERPRETER, INTERPRETER, INTERPRETER)
+    if dtype == torch.float32 or head_dim > 128:
+        return Config(SMALL, SMALL, SMALL)
+    return BY_GPU.get(torch.cuda.get_device_name(device), DEFAULT)
+
+
+def within_a_word(config: TileConfig, page_size: int) -> TileConfig:
+    """The keys of a tile must be of pages that share one word of bits."""
+    return replace(config, keys=min(config.keys, 32 * page_size))
