@@ -59,11 +59,17 @@ def command(
     from sparrow_lab.sweep import queue, run
     from sparrow_lab.sweep.options import Options
     from sparrow_lab.sweep.plan import make_plan
+    from sparrow_lab.sweep.search.controller import open_search
     from sparrow_lab.sweep.tracker import Tracker
 
     config = load_sweep(file, set_ or [])
-    plan = make_plan(config, file.resolve().parent)
     sweep = SweepFolder(runs_root(runs) / config.name)
+    search = open_search(config, sweep, file.resolve().parent)
+    if search is None:
+        plan = make_plan(config, file.resolve().parent)
+    else:
+        search.refuse_only(only)
+        plan = search.plan_ahead(upcoming=dry_run)
     console = Console()
     cluster = None
     if site is not None:
@@ -77,7 +83,7 @@ def command(
     if dry_run:
         every = [p.id for p in plan.points]
         chosen = every if only is None else list(queue.first_points(plan.points, only))
-        run.dry_run(console, sweep, plan, chosen, cluster)
+        run.dry_run(console, sweep, plan, chosen, cluster, search)
         return 0
     options = Options(
         parallel=parallel or config.launch.parallel,
@@ -93,7 +99,16 @@ def command(
     tracker = Tracker(sweep, config.tracking.uri) if config.tracking.enabled else None
     source = run.source_of(file)
     code = run.run_sweep(
-        sweep, plan, source, options, console, tracker, first=only, cluster=cluster, prune=prune
+        sweep,
+        plan,
+        source,
+        options,
+        console,
+        tracker,
+        first=only,
+        cluster=cluster,
+        prune=prune,
+        search=search,
     )
     ended = cluster is None or watch or run.all_done(sweep)
     if code == 0 and only is None and report and ended:

@@ -8,6 +8,7 @@ point through `choice_of`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,10 @@ from sparrow_lab.errors import UserError
 
 DIGITS = 4
 """Significant digits of a drawn number: more would make no difference and be hard to read."""
+
+
+MOST_COMBINATIONS = 10_000
+"""Larger spaces are not counted out."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,11 @@ Dim = Range | Options
 def name_of(value: Any) -> str:
     """One text for one value, whatever its kind."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def size_of(space: Sequence[Dim]) -> float:
+    """How many combinations a space has; infinite when a range has no steps."""
+    return math.prod(_count(dim) for dim in space)
 
 
 def read_space(config: SweepConfig) -> list[Dim]:
@@ -261,8 +271,19 @@ def _refuse_overlaps(dims: Sequence[Dim], axes: Sequence[Axis]) -> None:
         taken.append((keys, dim.path))
 
 
+def _count(dim: Dim) -> float:
+    if isinstance(dim, Options):
+        return len(dim.values)
+    if not dim.whole and dim.step is None:
+        return math.inf
+    return round((dim.high - dim.low) / (dim.step or 1)) + 1
+
+
 def _refuse_endless(dims: Sequence[Dim]) -> None:
     for dim in dims:
         if isinstance(dim, Range) and not dim.whole and dim.step is None:
             text = f"brute_force tries every value, but '{dim.path}' has no 'step'"
             raise UserError(text, dim.where)
+    if size_of(dims) > MOST_COMBINATIONS:
+        text = f"brute_force is for at most {MOST_COMBINATIONS:,} combinations; this space has "
+        raise UserError(f"{text}{size_of(dims):,}", dims[0].where)

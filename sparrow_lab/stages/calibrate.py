@@ -15,13 +15,14 @@ import numpy.typing as npt
 import torch
 
 from sparrow_kernels.acceptance import acceptance_from_hidden, top_k_from_hidden
-from sparrow_lab.config.schema import PointConfig, SparsityConfig
+from sparrow_lab.config.schema import PointConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.models.load import load_model
 from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.runs.atomic import write_json
 from sparrow_lab.sparsity.curve import curve_rows, pooled_row
+from sparrow_lab.sparsity.make import schedule_settings
 from sparrow_lab.sparsity.schedule import Schedule
 from sparrow_lab.stages.context import StageContext
 from sparrow_lab.tasks import make_task
@@ -44,16 +45,6 @@ SEED = 20_260_608
 """Noise of calibration: its own, so that a point's seed does not move its schedule."""
 
 Progress = Callable[[int, int, str], None]
-
-
-def schedule_settings(sparsity: SparsityConfig) -> dict[str, Any]:
-    """The fields that a schedule takes over from the `sparsity` section."""
-    return {
-        "landmark": sparsity.landmark,
-        "score": sparsity.score,
-        "dense_layers": sparsity.dense_layers,
-        "reserved": sparsity.reserved,
-    }
 
 
 def budget_ladder(config: PointConfig, context: int) -> list[int]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from sparrow_lab.runs.atomic import read_json
@@ -33,8 +34,7 @@ def effective_key(sweep: SweepFolder, point: PlannedPoint) -> str | None:
         digest = schedule.get("digest") if isinstance(schedule, dict) else None
         if digest is None:
             return None
-        rest = {k: v for k, v in point.config.items() if k not in LEFT_OUT}
-        return _hash({"stage": "train", "schedule": digest, "config": rest})
+        return training_key(point.config, digest)
     if point.stage == "evaluate" and "train" in point.needs:
         trained = sweep.point(point.needs["train"])
         if trained.read_result() is None:
@@ -42,6 +42,12 @@ def effective_key(sweep: SweepFolder, point: PlannedPoint) -> str | None:
         prompts = point.config.get("train", {}).get("evaluate_prompts")
         return _hash({"stage": "evaluate", "train": trained.followed().id, "prompts": prompts})
     return None
+
+
+def training_key(config: Mapping[str, Any], digest: str) -> str:
+    """What decides a training run, from its config and the digest of its schedule."""
+    rest = {k: v for k, v in config.items() if k not in LEFT_OUT}
+    return _hash({"stage": "train", "schedule": digest, "config": rest})
 
 
 def owner_of(sweep: SweepFolder, point: PlannedPoint) -> str:

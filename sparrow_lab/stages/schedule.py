@@ -7,17 +7,13 @@ schedule that training will use, on prompts that took no part in choosing it.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sparrow_lab.config.content import check_pinned
-from sparrow_lab.config.schema import Budget, Dense, PointConfig, Preset, ScheduleFile, Tau
+from sparrow_lab.config.schema import PointConfig
 from sparrow_lab.models.load import load_model
-from sparrow_lab.runs.atomic import read_json
-from sparrow_lab.sparsity.calibration import Choice, cheapest_schedule
-from sparrow_lab.sparsity.curve import Curve
+from sparrow_lab.sparsity.make import make_schedule
 from sparrow_lab.sparsity.schedule import Schedule
-from sparrow_lab.stages.calibrate import Meter, schedule_settings
+from sparrow_lab.stages.calibrate import Meter
 from sparrow_lab.stages.context import StageContext
 from sparrow_lab.tasks import make_task
 
@@ -25,40 +21,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from sparrow_lab.tasks.base import Task
-
-
-def make_schedule(config: PointConfig, curve_path: Path | None) -> tuple[Schedule, Choice | None]:
-    """The schedule that the configuration asks for, and for a tau the reasons of the choice.
-
-    Raises:
-        UserError: a schedule that does not fit the run (page size, model, reserved pages, ...).
-    """
-    s = config.sparsity
-    settings = schedule_settings(s)
-    model = config.model.name
-    match s.schedule:
-        case Dense():
-            return Schedule.dense(s.page_size, **settings, model=model), None
-        case Budget(budget=budget):
-            whole = -(-budget // s.page_size) * s.page_size
-            name = f"budget={budget}"
-            return Schedule.fixed(whole, s.page_size, **settings, model=model, name=name), None
-        case Tau(tau=tau):
-            assert curve_path is not None
-            curve = Curve.from_json(read_json(curve_path), where=str(curve_path))
-            choice = cheapest_schedule(
-                curve, tau, config.calibrate.rule, **settings, model=model, name=f"tau={tau:g}"
-            )
-            return choice.schedule, choice
-        case ScheduleFile(file=file, sha256=planned):
-            check_pinned(planned, Path(file), "sparsity.schedule.file")
-            schedule = Schedule.load(Path(file))
-        case Preset(preset=preset):
-            from sparrow_lab.sparsity.presets import load_preset
-
-            schedule = load_preset(preset)
-    schedule.check_fits(s.page_size, model, **settings)
-    return schedule, None
 
 
 def remeasure(

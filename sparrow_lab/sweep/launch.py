@@ -10,8 +10,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sparrow_lab.runs.layout import SweepFolder
@@ -46,6 +46,8 @@ class Launcher:
         view: where to show what happens.
         stages: `module:function` by stage for the workers; the real ones by default.
         began: called once, when there is a first job.
+        grow: called with the states at every turn; the points that it returns are in the plan
+            from then on. None for a plan that is complete from the start.
     """
 
     sweep: SweepFolder
@@ -53,6 +55,7 @@ class Launcher:
     view: View = field(default_factory=QuietView)
     stages: Mapping[str, str] | None = None
     began: Callable[[], None] | None = None
+    grow: Callable[[Mapping[str, PointState]], Sequence[PlannedPoint]] | None = None
 
     plan: Plan = field(init=False)
     states: dict[str, PointState] = field(init=False)
@@ -94,16 +97,29 @@ class Launcher:
             else:
                 self.jobs.remove(job)
                 self._ended(job)
+        grown = False
         if self.stop:
             self._stop_jobs()
         else:
             self._keep_time()
+            grown = self._grow()
             self._start_ready()
         if self.jobs and self.began is not None:
             self.began()
             self.began = None
         self.view.update(self.sweep, self.states, self.jobs, self.options)
-        return any(self._selected(i) for job in self.jobs for i in job.points)
+        return grown or any(self._selected(i) for job in self.jobs for i in job.points)
+
+    def _grow(self) -> bool:
+        """Take in the points that a search has added to the plan."""
+        new = self.grow(self.states) if self.grow is not None else ()
+        if not new:
+            return False
+        self.plan = replace(self.plan, points=(*self.plan.points, *new))
+        for point in new:
+            self.states[point.id] = own_state(self.sweep, point, self.notes.of(point.id))
+        self.view.note("planned", [p for p in new if p.stage == new[-1].stage])
+        return True
 
     def _open(self) -> None:
         """Write that a run begins, and find out where everything stands."""

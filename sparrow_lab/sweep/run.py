@@ -25,6 +25,7 @@ from sparrow_lab.sweep.summary import closing_lines, exit_code
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sparrow_lab.sweep.search.controller import Controller
     from sparrow_lab.sweep.slurm.cluster import Cluster
     from sparrow_lab.sweep.tracker import Tracker
 
@@ -62,6 +63,7 @@ def run_sweep(
     stages: Mapping[str, str] | None = None,
     cluster: Cluster | None = None,
     prune: bool = False,
+    search: Controller | None = None,
 ) -> int:
     """Run a plan in its folder and return the exit code.
 
@@ -76,6 +78,7 @@ def run_sweep(
         stages: stage functions of the workers, for tests.
         cluster: where to submit to, and whether to follow; None runs the points here.
         prune: cancel the points that are no longer in the file.
+        search: of an adaptive sweep; it adds to the plan while that runs.
 
     Raises:
         UserError: the folder cannot be used, another launcher is at work, or the plan
@@ -83,13 +86,15 @@ def run_sweep(
     """
     difference = against_folder(sweep, plan)
     show_difference(console, plan, difference, prune)
-    done = finished(sweep, difference)
+    done = finished(sweep, difference) if search is None else None
     if done is not None:
         _end(console, sweep, done)
         return 0
     check_folder(sweep.path)
     try:
         with sweep_lock(sweep):
+            if search is not None:
+                plan = search.begin()
             difference = against_folder(sweep, plan)
             _write(sweep, plan, source, difference)
             if prune and difference.dropped:
@@ -100,7 +105,7 @@ def run_sweep(
                 cluster.submit(sweep, options, console, stages)
                 code = 0
             else:
-                code = launch(sweep, options, console, tracker, stages)
+                code = launch(sweep, options, console, tracker, stages, search)
             if first is not None:
                 rest = sum(s.state != "done" for s in read_states(sweep).values())
                 _say(console, f"{rest} points of the plan are left; without --only they run too")
@@ -117,6 +122,7 @@ def launch(
     console: Console,
     tracker: Tracker | None = None,
     stages: Mapping[str, str] | None = None,
+    search: Controller | None = None,
 ) -> int:
     """Run what the plan in the folder still needs, under its lock; return the exit code."""
     from sparrow_lab.sweep.launch import Launcher
@@ -125,6 +131,8 @@ def launch(
     launcher = Launcher(sweep, options, make_view(console), stages)
     if tracker is not None:
         launcher.began = tracker.start
+    if search is not None:
+        launcher.grow = search.grow
     try:
         states = launcher.run()
     except BaseException:
@@ -133,6 +141,8 @@ def launch(
         raise
     stopped = launcher.stop.exit_code if launcher.stop else 0
     _end(console, sweep, states, stopped)
+    for line in search.lines() if search is not None else ():
+        _say(console, line)
     if tracker is not None and tracker.started:
         _finish(console, tracker, bool(stopped))
     return exit_code(states, stopped)
@@ -189,8 +199,12 @@ def dry_run(
     plan: Plan,
     points: Sequence[str],
     cluster: Cluster | None = None,
+    search: Controller | None = None,
 ) -> None:
-    """Show what would run: the difference and every chosen point; write nothing."""
+    """Show what would run: the difference and every chosen point; write nothing.
+
+    Of a search that is what it would begin with now; the rest depends on results.
+    """
     difference = against_folder(sweep, plan)
     show_difference(console, plan, difference)
     states = read_states(sweep, plan)
@@ -198,6 +212,8 @@ def dry_run(
     known = {i: s.state for i, s in states.items() if i not in new}
     shown = replace(plan, points=tuple(p for p in plan.points if p.id in points))
     console.print(render(shown, known))
+    for line in search.preview() if search is not None else ():
+        _say(console, line)
     left = sum(1 for p in plan.points if p.id in points and states[p.id].state != "done")
     if cluster is not None:
         for line in cluster.preview(plan, states, points):

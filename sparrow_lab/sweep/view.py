@@ -13,6 +13,7 @@ from sparrow_lab.sweep.states import PointState
 
 TEXT = {
     "found": "still running",
+    "planned": "proposed",
     "started": "started",
     "done": "done",
     "same": "done",

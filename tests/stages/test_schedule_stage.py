@@ -15,9 +15,10 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.models.load import load_model
 from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.sparsity.make import make_schedule
 from sparrow_lab.sparsity.schedule import Schedule
 from sparrow_lab.stages.calibrate import SEED, measure_curve
-from sparrow_lab.stages.schedule import make_schedule, remeasure
+from sparrow_lab.stages.schedule import remeasure
 from sparrow_lab.tasks import make_task
 from sparrow_lab.tasks.base import Split
 from sparrow_lab.train.measure import histogram_of, recompute
