@@ -1,0 +1,1 @@
+"""The paged engine: pages shared without copies, preempted to host memory, decoded in graphs."""
