@@ -77,18 +77,27 @@ class Decoder:
         self._eps_H = torch.tensor([self.eps] * (self.group + 1) + [1.0], **wide)
         self._block: tuple[int, Tensor] | None = None
 
-    @torch.no_grad()
     def turns(self, positions: Ints) -> Tensor:
         """Rotation of each position, complex [N, 1, G + 2, D/2]; 1 for the value."""
-        high = int(positions.max())
+        self.reserve_turns(int(positions.max()))
+        return self.turns_at(torch.from_numpy(positions).to(self.device))
+
+    @torch.no_grad()
+    def reserve_turns(self, high: int) -> None:
+        """Make the table of rotations reach position `high`, for `turns_at`."""
         if self._turns is None or len(self._turns) <= high:
             at = torch.arange(max(high + 1, 256) * 2, device=self.device)[None]
             like = torch.zeros(1, dtype=self.wide, device=self.device)
             cos, sin = cast(Any, self.model.model).rotary_emb(like, at)
             half = self.head_dim // 2
             self._turns = torch.complex(cos[0, :, :half], sin[0, :, :half])
-        turns = self._turns[torch.from_numpy(positions).to(self.device)][:, None, None]
-        out: Tensor = turns.new_ones((len(positions), 1, self.group + 2, self.head_dim // 2))
+
+    @torch.no_grad()
+    def turns_at(self, position_N: Tensor) -> Tensor:
+        """`turns` of positions that are on the device, all within what has been reserved."""
+        assert self._turns is not None
+        turns = self._turns[position_N][:, None, None]
+        out: Tensor = turns.new_ones((len(position_N), 1, self.group + 2, self.head_dim // 2))
         out[:, :, :-1] = turns
         return out
 

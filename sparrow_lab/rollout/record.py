@@ -46,5 +46,5 @@ class Recorder:
         targets = (batch.tokens_NT, batch.logp_NT, batch.raw_logp_NT, batch.hidden_NTM)
         for target, parts in zip(targets, zip(*self._parts, strict=True), strict=True):
             if target is not None:
-                target[at] = torch.cat(parts)
+                target[at] = torch.cat(parts).to(device)
         self._places, self._parts = [], []

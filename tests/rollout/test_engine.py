@@ -22,9 +22,11 @@ from transformers import (
 from sparrow_lab.config.schema import ReservedConfig, RolloutConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.rollout.batch import RolloutBatch
-from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.sparsity.schedule import Schedule
+from tests.rollout.engines import Make, both_engines
 from tests.rollout.small_models import CONTEXT, FAMILIES, VOCABULARY, own_copy, small_model
+
+pytestmark = both_engines
 
 GREEDY = RolloutConfig(temperature=0.0)
 PLAIN = RolloutConfig()
@@ -55,11 +57,11 @@ def assert_same_samples(a: RolloutBatch, b: RolloutBatch, pairs: Sequence[tuple[
 
 # ------------------------------------------------------------------ dense is what it says
 @pytest.mark.parametrize("family", FAMILIES)
-def test_dense_greedy_tokens_are_those_of_generate(family: str) -> None:
+def test_dense_greedy_tokens_are_those_of_generate(make: Make, family: str) -> None:
     model: Any = small_model(family, 2, dtype=torch.float32)
     prompts = make_prompts([1, 3, 17, 40])
     fixed = GenerationConfig(do_sample=False, max_new_tokens=24, pad_token_id=0)
-    engine = RolloutEngine(model, Schedule.dense(4))
+    engine = make(model, Schedule.dense(4))
     batch = engine.generate(prompts, 1, GREEDY, max_new_tokens=24)
     for prompt, ours in zip(prompts, batch.answers(), strict=True):
         tokens = torch.tensor([prompt])
@@ -72,7 +74,7 @@ def test_dense_greedy_tokens_are_those_of_generate(family: str) -> None:
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 @pytest.mark.parametrize("lengths", [[9, 2, 30], [30, 30]], ids=str)
 def test_a_budget_of_all_pages_is_dense_to_the_bit(
-    dtype: torch.dtype, page_size: int, lengths: list[int]
+    make: Make, dtype: torch.dtype, page_size: int, lengths: list[int]
 ) -> None:
     model = small_model("qwen3", 2, dtype=dtype)
     prompts, cap = make_prompts(lengths), 12
@@ -80,7 +82,7 @@ def test_a_budget_of_all_pages_is_dense_to_the_bit(
     enough = Schedule.fixed(max(whole, 3 * page_size), page_size, dense_layers=0)
     got = {}
     for schedule in (Schedule.dense(page_size), enough):
-        engine = RolloutEngine(model, schedule)
+        engine = make(model, schedule)
         got[schedule.name] = engine.generate(prompts, 2, PLAIN, max_new_tokens=cap, seed=1)
     dense, sparse = got.values()
     for name in ("tokens_NT", "logp_NT", "raw_logp_NT", "hidden_NTM", "attended_NT"):
@@ -88,20 +90,20 @@ def test_a_budget_of_all_pages_is_dense_to_the_bit(
 
 
 @pytest.mark.parametrize("dense_layers", [2, 5])
-def test_a_schedule_that_leaves_no_layer_sparse_is_refused(dense_layers: int) -> None:
+def test_a_schedule_that_leaves_no_layer_sparse_is_refused(make: Make, dense_layers: int) -> None:
     """It would report fewer attended tokens than were read, and full acceptance at any tau."""
     model = small_model("qwen3", 2, layers=2)
     with pytest.raises(UserError, match=f"{dense_layers} dense layers leave none of the model's 2"):
-        RolloutEngine(model, Schedule.fixed(12, 4, dense_layers=dense_layers))
-    engine = RolloutEngine(model, Schedule.dense(4, dense_layers=dense_layers))
+        make(model, Schedule.fixed(12, 4, dense_layers=dense_layers))
+    engine = make(model, Schedule.dense(4, dense_layers=dense_layers))
     with pytest.raises(UserError, match="leave none"):
         engine.set_schedule(Schedule.fixed(12, 4, dense_layers=dense_layers))
 
 
-def test_fp32_alone_and_in_a_padded_batch_agree_tightly() -> None:
+def test_fp32_alone_and_in_a_padded_batch_agree_tightly(make: Make) -> None:
     model = small_model("qwen3", 2, dtype=torch.float32)
     prompts = make_prompts([5, 60, 31])
-    engine = RolloutEngine(model, SPARSE)
+    engine = make(model, SPARSE)
     together = engine.generate(prompts, 1, PLAIN, max_new_tokens=10)
     for i, prompt in enumerate(prompts):
         ids = np.array([i])
@@ -111,7 +113,7 @@ def test_fp32_alone_and_in_a_padded_batch_agree_tightly() -> None:
         assert float(gap) < 1e-4
 
 
-def test_a_rollout_leaves_the_model_as_it_was() -> None:
+def test_a_rollout_leaves_the_model_as_it_was(make: Make) -> None:
     """Weights, attention setting and a causal training forward (transformers #48296)."""
     model: Any = own_copy(small_model("qwen3", 2))
     before = {k: v.clone() for k, v in model.state_dict().items()}
@@ -119,8 +121,8 @@ def test_a_rollout_leaves_the_model_as_it_was() -> None:
     tokens = torch.tensor(make_prompts([20]))
     with torch.no_grad():
         logits = model(tokens).logits
-    first = RolloutEngine(model, SPARSE).generate(make_prompts([20, 3]), 2, PLAIN, max_new_tokens=5)
-    again = RolloutEngine(model, SPARSE).generate(make_prompts([20, 3]), 2, PLAIN, max_new_tokens=5)
+    first = make(model, SPARSE).generate(make_prompts([20, 3]), 2, PLAIN, max_new_tokens=5)
+    again = make(model, SPARSE).generate(make_prompts([20, 3]), 2, PLAIN, max_new_tokens=5)
     assert first.answers() == again.answers()
     assert model.config._attn_implementation == setting
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
@@ -131,18 +133,18 @@ def test_a_rollout_leaves_the_model_as_it_was() -> None:
         assert torch.equal(model(changed).logits[0, :-1], logits[0, :-1])
 
 
-def test_refresh_takes_over_an_update() -> None:
+def test_refresh_takes_over_an_update(make: Make) -> None:
     model: Any = own_copy(small_model("qwen2", 2))
-    engine = RolloutEngine(model, SPARSE)
+    engine = make(model, SPARSE)
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(0.7)
     engine.refresh()
     prompts = make_prompts([21, 8])
     ours = engine.generate(prompts, 1, PLAIN, max_new_tokens=6)
-    fresh = RolloutEngine(model, SPARSE).generate(prompts, 1, PLAIN, max_new_tokens=6)
+    fresh = make(model, SPARSE).generate(prompts, 1, PLAIN, max_new_tokens=6)
     assert torch.equal(ours.raw_logp_NT, fresh.raw_logp_NT)
-    stale = RolloutEngine(small_model("qwen2", 2), SPARSE)
+    stale = make(small_model("qwen2", 2), SPARSE)
     assert not torch.equal(
         stale.generate(prompts, 1, PLAIN, max_new_tokens=6).raw_logp_NT, ours.raw_logp_NT
     )
@@ -150,11 +152,13 @@ def test_refresh_takes_over_an_update() -> None:
 
 # ------------------------------------------------------------------ batching changes nothing
 @pytest.mark.parametrize("schedule", [Schedule.dense(4), SPARSE], ids=["dense", "sparse"])
-def test_a_sample_is_the_same_alone_in_any_batch_and_in_any_order(schedule: Schedule) -> None:
+def test_a_sample_is_the_same_alone_in_any_batch_and_in_any_order(
+    make: Make, schedule: Schedule
+) -> None:
     model = small_model("qwen3", 2)
     prompts = make_prompts([19, 4, 33, 1, 8])
     stops, cap = (2, 7), 14
-    engine = RolloutEngine(model, schedule)
+    engine = make(model, schedule)
     options: dict[str, Any] = {"max_new_tokens": cap, "stop_tokens": stops, "seed": 4}
     whole = engine.generate(prompts, 2, PLAIN, **options)
     assert len(set(whole.generated_N.tolist())) > 2, "samples must end at different times"
@@ -167,15 +171,15 @@ def test_a_sample_is_the_same_alone_in_any_batch_and_in_any_order(schedule: Sche
     mixed = engine.generate([prompts[p] for p in order], 2, PLAIN, sample_ids=ids, **options)
     assert_same_samples(mixed, whole, list(enumerate(ids.tolist())))
     for max_batch in (1, 2, 3, 7):
-        small = RolloutEngine(model, schedule, max_batch)
+        small = make(model, schedule, max_batch)
         assert_same_samples(
             small.generate(prompts, 2, PLAIN, **options), whole, [(s, s) for s in range(10)]
         )
         assert small.pages_held == 0
 
 
-def test_samples_of_a_prompt_equal_the_prompt_repeated() -> None:
-    engine = RolloutEngine(small_model("llama", 2), SPARSE)
+def test_samples_of_a_prompt_equal_the_prompt_repeated(make: Make) -> None:
+    engine = make(small_model("llama", 2), SPARSE)
     prompts = make_prompts([18, 16])
     shared = engine.generate(prompts, 3, PLAIN, max_new_tokens=9, seed=2)
     repeated = engine.generate(
@@ -189,20 +193,20 @@ def test_samples_of_a_prompt_equal_the_prompt_repeated() -> None:
 @pytest.mark.parametrize("page_size", [1, 4, 16])
 @pytest.mark.parametrize("max_batch", [1, 4])
 def test_long_samples_of_many_prompts_left_together_find_pages(
-    page_size: int, max_batch: int
+    make: Make, page_size: int, max_batch: int
 ) -> None:
     """Every prompt's second sample is short, so rows fill with the long ones of other prompts."""
     prompts = make_prompts([40] * 7)
     forced = [answer for _ in prompts for answer in ([3] * 16, [3])]
     schedule = Schedule.dense(page_size)
-    engine = RolloutEngine(small_model("llama", 1), schedule, max_batch)
+    engine = make(small_model("llama", 1), schedule, max_batch)
     batch = engine.generate(prompts, 2, PLAIN, max_new_tokens=16, forced=forced)
     assert batch.generated_N.tolist() == [16, 1] * 7
     assert engine.pages_held == 0
 
 
-def test_no_page_is_kept_after_any_end() -> None:
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE, max_batch=3)
+def test_no_page_is_kept_after_any_end(make: Make) -> None:
+    engine = make(small_model("qwen3", 2), SPARSE, max_batch=3)
     for stops in ((), (0, 1, 2, 3, 4), tuple(range(VOCABULARY))):
         for cap in (1, 2, 9):
             engine.generate(
@@ -213,9 +217,11 @@ def test_no_page_is_kept_after_any_end() -> None:
 
 # ------------------------------------------------------------------ forced tokens
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_forced_tokens_have_the_log_probabilities_of_sampling_them(temperature: float) -> None:
+def test_forced_tokens_have_the_log_probabilities_of_sampling_them(
+    make: Make, temperature: float
+) -> None:
     rollout = RolloutConfig(temperature=temperature)
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE, max_batch=4)
+    engine = make(small_model("qwen3", 2), SPARSE, max_batch=4)
     prompts = make_prompts([15, 6, 20])
     options: dict[str, Any] = {"max_new_tokens": 11, "stop_tokens": (1, 2), "seed": 8}
     drawn = engine.generate(prompts, 2, rollout, **options)
@@ -223,9 +229,9 @@ def test_forced_tokens_have_the_log_probabilities_of_sampling_them(temperature: 
     assert_same_samples(fed, drawn, [(s, s) for s in range(6)])
 
 
-def test_forced_tokens_report_the_policy_not_the_truncated_distribution() -> None:
+def test_forced_tokens_report_the_policy_not_the_truncated_distribution(make: Make) -> None:
     narrow = RolloutConfig(top_k=3)
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE)
+    engine = make(small_model("qwen3", 2), SPARSE)
     prompts = make_prompts([15])
     drawn = engine.generate(prompts, 2, narrow, max_new_tokens=6)
     fed = engine.generate(prompts, 2, narrow, max_new_tokens=6, forced=drawn.answers())
@@ -233,8 +239,8 @@ def test_forced_tokens_report_the_policy_not_the_truncated_distribution() -> Non
     np.testing.assert_allclose(fed.raw_logp_NT.numpy(), drawn.raw_logp_NT.numpy(), atol=1e-10)
 
 
-def test_forced_answers_of_any_length_are_fed_whole() -> None:
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE)
+def test_forced_answers_of_any_length_are_fed_whole(make: Make) -> None:
+    engine = make(small_model("qwen3", 2), SPARSE)
     answers = [[3, 1, 4], [1], [5, 9, 2, 6, 5]]
     prompts = make_prompts([7, 7, 7])
     batch = engine.generate(prompts, 1, PLAIN, max_new_tokens=2, stop_tokens=(1,), forced=answers)
@@ -243,15 +249,15 @@ def test_forced_answers_of_any_length_are_fed_whole() -> None:
 
 
 @pytest.mark.parametrize("forced", [[], [[1]], [[1], []], [[1], [2], [3]]])
-def test_forced_answers_that_do_not_fit_are_refused(forced: list[list[int]]) -> None:
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE)
+def test_forced_answers_that_do_not_fit_are_refused(make: Make, forced: list[list[int]]) -> None:
+    engine = make(small_model("qwen3", 2), SPARSE)
     with pytest.raises(ValueError, match="forced"):
         engine.generate(make_prompts([7, 7]), 1, PLAIN, max_new_tokens=2, forced=forced)
 
 
 # ------------------------------------------------------------------ ends, and what is counted
-def test_stop_tokens_belong_to_the_answer_and_end_it() -> None:
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE)
+def test_stop_tokens_belong_to_the_answer_and_end_it(make: Make) -> None:
+    engine = make(small_model("qwen3", 2), SPARSE)
     stops = (3, 4, 5)
     batch = engine.generate(
         make_prompts([9] * 12), 1, PLAIN, max_new_tokens=8, stop_tokens=stops, seed=6
@@ -263,26 +269,26 @@ def test_stop_tokens_belong_to_the_answer_and_end_it() -> None:
         assert finished or len(answer) == 8
 
 
-def test_without_stop_tokens_every_sample_runs_to_the_cap() -> None:
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE)
+def test_without_stop_tokens_every_sample_runs_to_the_cap(make: Make) -> None:
+    engine = make(small_model("qwen3", 2), SPARSE)
     batch = engine.generate(make_prompts([9, 2]), 3, PLAIN, max_new_tokens=5)
     assert batch.generated_N.tolist() == [5] * 6
     assert not batch.finished_N.any()
 
 
-def test_a_stop_token_at_the_cap_counts_as_finished() -> None:
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE)
+def test_a_stop_token_at_the_cap_counts_as_finished(make: Make) -> None:
+    engine = make(small_model("qwen3", 2), SPARSE)
     everything = tuple(range(VOCABULARY))
     batch = engine.generate(make_prompts([9]), 2, PLAIN, max_new_tokens=1, stop_tokens=everything)
     assert batch.finished_N.all()
 
 
-def test_the_first_token_comes_from_the_dense_prefill_and_is_not_counted() -> None:
+def test_the_first_token_comes_from_the_dense_prefill_and_is_not_counted(make: Make) -> None:
     model = small_model("qwen3", 2)
     prompts = make_prompts([30, 5])
     got = {}
     for schedule in (Schedule.dense(4), SPARSE):
-        engine = RolloutEngine(model, schedule)
+        engine = make(model, schedule)
         got[schedule.name] = engine.generate(
             prompts, 2, PLAIN, max_new_tokens=6, stop_tokens=(3,), seed=3
         )
@@ -298,8 +304,8 @@ def test_the_first_token_comes_from_the_dense_prefill_and_is_not_counted() -> No
     assert torch.equal(whole, dense.length_NT[dense.counted_NT])
 
 
-def test_prompt_and_answer_may_fill_the_context_and_not_pass_it() -> None:
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE)
+def test_prompt_and_answer_may_fill_the_context_and_not_pass_it(make: Make) -> None:
+    engine = make(small_model("qwen3", 2), SPARSE)
     (prompt,) = make_prompts([CONTEXT - 4])
     batch = engine.generate([prompt], 1, PLAIN, max_new_tokens=4)
     assert int(batch.generated_N[0]) == 4
@@ -310,14 +316,14 @@ def test_prompt_and_answer_may_fill_the_context_and_not_pass_it() -> None:
 
 
 @pytest.mark.parametrize("prompts", [[], [[]], [[1], []]])
-def test_no_prompt_and_an_empty_prompt_are_refused(prompts: list[list[int]]) -> None:
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE)
+def test_no_prompt_and_an_empty_prompt_are_refused(make: Make, prompts: list[list[int]]) -> None:
+    engine = make(small_model("qwen3", 2), SPARSE)
     with pytest.raises(UserError, match="at least one"):
         engine.generate(prompts, 1, PLAIN, max_new_tokens=4)
 
 
-def test_hidden_states_are_kept_only_when_asked_for() -> None:
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE)
+def test_hidden_states_are_kept_only_when_asked_for(make: Make) -> None:
+    engine = make(small_model("qwen3", 2), SPARSE)
     prompts = make_prompts([9])
     bare = engine.generate(prompts, 1, PLAIN, max_new_tokens=4, keep_hidden=False)
     kept = engine.generate(prompts, 1, PLAIN, max_new_tokens=4)
@@ -329,9 +335,9 @@ def test_hidden_states_are_kept_only_when_asked_for() -> None:
     np.testing.assert_allclose(picked.detach().numpy(), kept.raw_logp_NT.numpy(), atol=1e-10)
 
 
-def test_progress_rises_to_the_number_of_samples() -> None:
+def test_progress_rises_to_the_number_of_samples(make: Make) -> None:
     seen: list[tuple[int, int]] = []
-    engine = RolloutEngine(small_model("qwen3", 2), SPARSE, max_batch=2)
+    engine = make(small_model("qwen3", 2), SPARSE, max_batch=2)
     for stops in ((), (1, 2, 3), tuple(range(VOCABULARY))):
         seen.clear()
         engine.generate(
@@ -347,20 +353,20 @@ def test_progress_rises_to_the_number_of_samples() -> None:
         assert {total for _, total in seen} == {4}
 
 
-def test_a_reserved_size_in_tokens_keeps_the_same_text_at_every_page_size() -> None:
+def test_a_reserved_size_in_tokens_keeps_the_same_text_at_every_page_size(make: Make) -> None:
     reserved = ReservedConfig(first_tokens=4, last_tokens=5)
     model = small_model("qwen3", 2)
     for size, pages in ((1, (4, 5)), (2, (2, 3)), (4, (1, 2)), (8, (1, 2))):
         schedule = Schedule.fixed(64, size, dense_layers=1, reserved=reserved)
         assert schedule.reserved_pages() == pages
-        RolloutEngine(model, schedule).generate(make_prompts([20]), 1, PLAIN, max_new_tokens=2)
+        make(model, schedule).generate(make_prompts([20]), 1, PLAIN, max_new_tokens=2)
 
 
 # ------------------------------------------------------------------ what is refused
-def test_another_architecture_is_refused_by_name() -> None:
+def test_another_architecture_is_refused_by_name(make: Make) -> None:
     config = GPT2Config(vocab_size=16, n_positions=32, n_embd=8, n_layer=1, n_head=2)
     with pytest.raises(UserError, match=r"'gpt2' cannot be rolled out; known: qwen3, qwen2, llama"):
-        RolloutEngine(GPT2LMHeadModel(config), SPARSE)
+        make(GPT2LMHeadModel(config), SPARSE)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +382,7 @@ def test_another_architecture_is_refused_by_name() -> None:
     ],
 )
 def test_an_option_that_the_layers_do_not_have_is_refused(
-    options: dict[str, Any], what: str
+    make: Make, options: dict[str, Any], what: str
 ) -> None:
     base: dict[str, Any] = {
         "vocab_size": 16,
@@ -387,10 +393,10 @@ def test_an_option_that_the_layers_do_not_have_is_refused(
     heads: dict[str, Any] = {"num_attention_heads": 2, "num_key_value_heads": 1}
     model = LlamaForCausalLM(LlamaConfig(**base, **heads, **options))
     with pytest.raises(UserError, match=what):
-        RolloutEngine(model, SPARSE)
+        make(model, SPARSE)
 
 
-def test_sliding_layers_are_refused() -> None:
+def test_sliding_layers_are_refused(make: Make) -> None:
     config = Qwen2Config(
         vocab_size=16,
         hidden_size=8,
@@ -403,11 +409,11 @@ def test_sliding_layers_are_refused() -> None:
         max_window_layers=1,
     )
     with pytest.raises(UserError, match="sliding_attention"):
-        RolloutEngine(Qwen2ForCausalLM(config), SPARSE)
+        make(Qwen2ForCausalLM(config), SPARSE)
 
 
 @pytest.mark.parametrize("kind", ["linear", "llama3", "yarn"])
-def test_scaled_rotary_tables_are_the_models_own(kind: str) -> None:
+def test_scaled_rotary_tables_are_the_models_own(make: Make, kind: str) -> None:
     rope: dict[str, Any] = {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0}
     if kind != "linear":
         rope["original_max_position_embeddings"] = 32
@@ -427,7 +433,7 @@ def test_scaled_rotary_tables_are_the_models_own(kind: str) -> None:
     )
     model: Any = LlamaForCausalLM(config).eval()
     prompts = [[3, 1, 4, 1, 5, 9, 2, 6] * 6]
-    batch = RolloutEngine(model, Schedule.dense(4)).generate(prompts, 1, GREEDY, max_new_tokens=8)
+    batch = make(model, Schedule.dense(4)).generate(prompts, 1, GREEDY, max_new_tokens=8)
     with torch.no_grad():
         tokens = torch.tensor([[*prompts[0], *batch.answers()[0]]])
         theirs = model.model(tokens).last_hidden_state[0, 47:55]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from sparrow_lab.config.schema import ReservedConfig, RolloutConfig
 from sparrow_lab.rollout.batch import RolloutBatch
-from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.rollout.sampling import uniform_noise
 from sparrow_lab.sparsity.schedule import DENSE, Schedule
+from tests.rollout.engines import Make, both_engines
 from tests.rollout.reference import Reference, Rules, Told, pages_of_tokens
 from tests.rollout.small_models import FAMILIES, VOCABULARY, small_model
 
@@ -46,6 +46,7 @@ def rules_of(schedule: Schedule) -> Rules:
 
 
 def check_against_reference(
+    make: Make,
     model: Any,
     schedule: Schedule,
     prompts: list[list[int]],
@@ -58,7 +59,7 @@ def check_against_reference(
 ) -> int:
     """Compare every number of a rollout; returns how many pages the reference left out."""
     rollout = RolloutConfig(temperature=temperature)
-    engine = RolloutEngine(model, schedule, max_batch)
+    engine = make(model, schedule, max_batch)
     batch = engine.generate(
         prompts, samples, rollout, max_new_tokens=cap, stop_tokens=stops, seed=SEED
     )
@@ -107,77 +108,95 @@ def test_the_reference_is_the_model_that_transformers_runs() -> None:
         np.testing.assert_allclose(np.stack(told.hidden), theirs, atol=CLOSE, rtol=0)
 
 
+@both_engines
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("group", [1, 2, 5])
-def test_architectures_and_groups(family: str, group: int) -> None:
+def test_architectures_and_groups(make: Make, family: str, group: int) -> None:
     schedule = Schedule(4, (0, 30), (16, 20), dense_layers=1)
     model = small_model(family, group)
-    assert check_against_reference(model, schedule, make_prompts([33, 2, 21])) > 0
+    assert check_against_reference(make, model, schedule, make_prompts([33, 2, 21])) > 0
 
 
+@both_engines
 @pytest.mark.parametrize("landmark", ["mean", "minmax"])
 @pytest.mark.parametrize("score", ["group_mean", "softmax_max"])
 @pytest.mark.parametrize("dense_layers", [0, 1, 2])
-def test_landmarks_scores_and_dense_layers(landmark: Any, score: Any, dense_layers: int) -> None:
+def test_landmarks_scores_and_dense_layers(
+    make: Make, landmark: Any, score: Any, dense_layers: int
+) -> None:
     schedule = Schedule.fixed(16, 4, landmark=landmark, score=score, dense_layers=dense_layers)
     model = small_model("qwen3", 2, layers=3)
-    assert check_against_reference(model, schedule, make_prompts([29, 3, 40], seed=1)) > 0
+    assert check_against_reference(make, model, schedule, make_prompts([29, 3, 40], seed=1)) > 0
 
 
+@both_engines
 @pytest.mark.parametrize("page_size", [1, 3, 4, 8, 16])
-def test_page_sizes(page_size: int) -> None:
+def test_page_sizes(make: Make, page_size: int) -> None:
     reserved = ReservedConfig(first_tokens=2, last_tokens=5)
     least = sum(pages_of_tokens(2, 5, page_size)) * page_size
     schedule = Schedule.fixed(least + page_size, page_size, dense_layers=0, reserved=reserved)
     prompts = make_prompts([5 * page_size + 2, 1, 6 * page_size], seed=2)
-    assert check_against_reference(small_model("llama", 2), schedule, prompts, cap=9) > 0
+    assert check_against_reference(make, small_model("llama", 2), schedule, prompts, cap=9) > 0
 
 
-def test_a_sequence_grows_from_dense_through_the_steps() -> None:
+@both_engines
+def test_a_sequence_grows_from_dense_through_the_steps(make: Make) -> None:
     """A prompt of one token; the budget is passed and raised while it is decoded."""
     schedule = Schedule(3, (0, 12, 20), (9, 12, 18), dense_layers=0)
     prompts = make_prompts([1, 2, 3], seed=3)
-    assert check_against_reference(small_model(), schedule, prompts, cap=33) > 0
+    assert check_against_reference(make, small_model(), schedule, prompts, cap=33) > 0
 
 
-def test_samples_of_a_prompt_that_ends_within_a_page() -> None:
+@both_engines
+def test_samples_of_a_prompt_that_ends_within_a_page(make: Make) -> None:
     """Samples share full pages and write on in copies of the partial one."""
     schedule = Schedule.fixed(12, 4, dense_layers=0)
     prompts = make_prompts([18, 16, 3], seed=4)
-    assert check_against_reference(small_model(), schedule, prompts, samples=3, cap=7) > 0
+    assert check_against_reference(make, small_model(), schedule, prompts, samples=3, cap=7) > 0
 
 
+@both_engines
 @pytest.mark.parametrize("landmark", ["mean", "minmax"])
 @pytest.mark.parametrize("score", ["group_mean", "softmax_max"])
 @pytest.mark.parametrize(("length", "samples"), [(18, 1), (18, 3), (16, 3), (3, 3)])
-def test_sequences_of_one_length(landmark: Any, score: Any, length: int, samples: int) -> None:
+def test_sequences_of_one_length(
+    make: Make, landmark: Any, score: Any, length: int, samples: int
+) -> None:
     """Started together they need no mask, with a shared prompt or without."""
     steps: dict[str, Any] = {"landmark": landmark, "score": score, "dense_layers": 1}
     schedule = Schedule(4, (0, 22), (12, 16), **steps)
     prompts = make_prompts([length] * 2, seed=6)
     model = small_model("qwen3", 5)
-    skipped = check_against_reference(model, schedule, prompts, samples=samples, cap=12)
+    skipped = check_against_reference(make, model, schedule, prompts, samples=samples, cap=12)
     assert skipped > 0
 
 
+@both_engines
 @pytest.mark.parametrize("samples", [1, 2])
 @pytest.mark.parametrize("max_batch", [2, 99])
-def test_answers_longer_than_anything_that_is_done_in_blocks(samples: int, max_batch: int) -> None:
+def test_answers_longer_than_anything_that_is_done_in_blocks(
+    make: Make, samples: int, max_batch: int
+) -> None:
     """Noise, rotations and results may be handled many steps at a time."""
     schedule = Schedule(8, (0, 70), (24, 40), dense_layers=1)
     prompts = make_prompts([60, 60, 9], seed=8)
     options: dict[str, Any] = {"samples": samples, "max_batch": max_batch, "stops": (4,)}
     model = small_model("llama", 1)
-    assert check_against_reference(model, schedule, prompts, cap=150, **options) > 0
+    assert check_against_reference(make, model, schedule, prompts, cap=150, **options) > 0
 
 
+@both_engines
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.7])
-def test_temperatures_and_stop_tokens_under_continuous_batching(temperature: float) -> None:
+def test_temperatures_and_stop_tokens_under_continuous_batching(
+    make: Make, temperature: float
+) -> None:
     schedule = Schedule.fixed(12, 4, dense_layers=1)
     options = {"samples": 2, "stops": (1, 5, 9), "cap": 12, "max_batch": 3}
     prompts = make_prompts([20, 5, 31], seed=5)
     model = small_model("qwen2", 2)
-    skipped = check_against_reference(model, schedule, prompts, temperature=temperature, **options)  # type: ignore[arg-type]
+    skipped = check_against_reference(
+        make, model, schedule, prompts, temperature=temperature, **options
+    )  # type: ignore[arg-type]
     assert skipped > 0
 
 
@@ -206,6 +225,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     )
 
 
+@both_engines
 @settings(max_examples=20)
 @given(
     schedule=schedules(),
@@ -220,6 +240,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     seed=st.integers(0, 5),
 )
 def test_any_shape(
+    make: Make,
     schedule: Schedule,
     family: str,
     group: int,
@@ -233,7 +254,9 @@ def test_any_shape(
     prompts = make_prompts(lengths, seed)
     options: dict[str, Any] = {"samples": samples, "cap": cap, "max_batch": max_batch}
     options["stops"] = stops
-    skipped = check_against_reference(small_model(family, group), schedule, prompts, **options)
+    skipped = check_against_reference(
+        make, small_model(family, group), schedule, prompts, **options
+    )
     longest = max(lengths) + cap - 1  # the last token is never fed
     if cap == 1 or all(
         schedule.pages_at(n) == math.ceil(n / schedule.page_size) for n in range(1, longest + 1)
