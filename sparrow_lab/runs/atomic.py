@@ -67,10 +67,11 @@ def create_json(path: Path, obj: Any) -> bool:
     return True
 
 
-def read_json(path: Path) -> Any | None:
+def read_json(path: Path | str) -> Any | None:
     """Return what the file holds; None when it is absent, empty or not (whole) JSON."""
     try:
-        return json.loads(Path(path).read_bytes())
+        with open(path, "rb") as stream:
+            return json.loads(stream.read())
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any, Literal
@@ -95,7 +96,7 @@ class AttemptFolder:
 def claimed(folder: Path) -> list[AttemptFolder]:
     """The claimed attempts under `attempts/`, oldest first; empty when there is no folder."""
     try:
-        names = [entry.name for entry in folder.iterdir()]
+        names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
     numbers = sorted(int(name) for name in names if name.isdecimal())

@@ -50,7 +50,8 @@ class PointFolder:
 
     def read_result(self) -> dict[str, Any] | None:
         """The result, or None unless the file is whole and carries the success marker."""
-        result = atomic.read_json(self.path / "result.json")
+        # plain text is several times faster than a Path, and a sweep may have 10,000 of them
+        result = atomic.read_json(f"{self.path}/result.json")
         done = isinstance(result, dict) and result.get("marker") == DONE
         return result if done else None
 

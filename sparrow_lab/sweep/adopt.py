@@ -48,6 +48,6 @@ def _by_claim(sweep: SweepFolder, point_id: str) -> list[Job]:
     if not attempts or attempts[-1].read_failure() is not None or folder.read_result():
         return []
     claim = attempts[-1].read_claim()
-    if not claim or not is_alive(claim):
-        return []
+    if not claim or "slurm" in claim or not is_alive(claim):
+        return []  # a cluster's job is found in its queue, also when its node is this host
     return [Job(sweep, "", [point_id], claims=[attempts[-1]], started=float(claim["start"]))]

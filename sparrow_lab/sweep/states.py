@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -70,13 +70,13 @@ def read_states(
     sweep: SweepFolder,
     plan: Plan | None = None,
     notes: Notes | None = None,
-    queue: Queue | None = None,
+    ask: Callable[[], Queue] | None = None,
 ) -> dict[str, PointState]:
     """The state of each point of the plan, by id and in plan order.
 
     Args:
-        queue: what waits and runs on the cluster; by default it is asked for, once, and only
-            if the ledger says that something which is not done was submitted to one.
+        ask: reads what waits and runs on the cluster. Called once, and only if the ledger says
+            that something which is not done was submitted to one.
     """
     plan = plan or sweep.read_plan()
     notes = notes or read_notes(Ledger(sweep.ledger_path).read())
@@ -84,7 +84,7 @@ def read_states(
     if any(notes.submission_of(i) for i, s in states.items() if s.state != "done"):
         from sparrow_lab.sweep.slurm.states import with_queue
 
-        states = with_queue(sweep, states, notes, queue)
+        states = with_queue(sweep, states, notes, ask)
     unseen = {
         state.point.id: notes.of(state.point.id).tokens[-1]
         for state in states.values()

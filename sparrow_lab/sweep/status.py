@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from sparrow_lab.runs.layout import SweepFolder, spelled
 from sparrow_lab.runs.ledger import Ledger
@@ -13,6 +14,8 @@ from sparrow_lab.runs.notes import read_notes
 from sparrow_lab.sweep.guards import default_parallel
 from sparrow_lab.sweep.lock import lock_owner
 from sparrow_lab.sweep.progress import Progress, progress_of, time_left
+from sparrow_lab.sweep.slurm.detail import with_detail
+from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
 from sparrow_lab.sweep.states import ON_CLUSTER, STATES, PointState, read_states
 from sparrow_lab.sweep.table import by_stage, heading, point_lines, running_table
 
@@ -25,11 +28,20 @@ class Status:
     def __init__(self, sweep: SweepFolder) -> None:
         self.sweep = sweep
         self.notes = read_notes(Ledger(sweep.ledger_path).read())
-        self.states: dict[str, PointState] = read_states(sweep, notes=self.notes)
+        self.notice = ""
+        states = read_states(sweep, None, self.notes, self._ask)
+        self.states: dict[str, PointState] = with_detail(states, self.notes)
         self.running: dict[str, Progress] = {
             i: progress_of(s.attempt) for i, s in self.states.items() if s.state == "running"
         }
         self.launcher = lock_owner(sweep)
+
+    def _ask(self) -> Queue:
+        """Read the cluster's queue; one that does not answer is one line of notice."""
+        queue = read_queue()
+        if queue.error:
+            self.notice = f"the queue is not known, only files: {queue.error}"
+        return queue
 
     @property
     def over(self) -> bool:
@@ -57,6 +69,7 @@ class Status:
             "name": self.sweep.name,
             "path": str(self.sweep.path),
             "launcher": self.launcher,
+            "notice": self.notice or None,
             "counts": {s: counts[s] for s in STATES},
             "stages": {stage: dict(c) for stage, c in stages.items()},
             "points": [self._point_json(s) for s in self.states.values()],
@@ -73,6 +86,8 @@ class Status:
             heading(self.sweep.name, self.states, self.left()),
             by_stage(self.states),
         ]
+        if self.notice:
+            parts.append(Text(self.notice, style="yellow"))
         if self.running:
             parts.append(running_table(self.states, self.running))
         quiet = () if everything else ("done", "planned", "running", "pending", "submitted")

@@ -7,8 +7,9 @@ read once more: a point is called lost only when neither knows of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import SweepFolder
@@ -27,10 +28,13 @@ def with_queue(
     sweep: SweepFolder,
     states: Mapping[str, PointState],
     notes: Notes,
-    queue: Queue | None = None,
+    ask: Callable[[], Queue] | None = None,
 ) -> dict[str, PointState]:
-    """The states with what the queue says of those that a cluster holds; needs come first."""
-    queue = read_queue() if queue is None else queue
+    """The states with what the queue says of those that a cluster holds; needs come first.
+
+    `ask` reads the queue; `read_queue` by default.
+    """
+    queue = (ask or read_queue)()
     held: dict[str, str] = {}
     out: dict[str, PointState] = {}
     for point_id, state in states.items():
@@ -39,7 +43,8 @@ def with_queue(
             stage = state.point.stage
             if stage not in held:
                 held[stage] = breaker.holds(sweep, stage)
-            state = _state(sweep, state, notes.of(point_id), submission, queue, held[stage])
+            ahead = _ahead(sweep, submission, notes.of(point_id).index, point_id, out)
+            state = _state(sweep, state, notes.of(point_id), submission, queue, ahead, held[stage])
         out[point_id] = state
     return _twins(sweep, out)
 
@@ -50,18 +55,19 @@ def _state(
     note: Note,
     submission: Submission,
     queue: Queue,
+    ahead: str,
     broken: str,
 ) -> PointState:
+    """`ahead`: what its job has to finish before it; `broken`: why the stage is held."""
     point = before.point
     queued = queue.elements.get((submission.token, note.index))
     if queued is None:
         now = own_state(sweep, point, note)
         if queue.error:
             return now if now.state not in ("planned",) else replace(now, state="submitted")
-        return _gone(sweep, now, note, submission, broken)
+        return _gone(sweep, now, note, submission, ahead, broken)
     if note.cancelled and queued.phase == "pending":
         return replace(before, state="cancelled", reason="cancelled by hand")
-    ahead = _ahead(sweep, submission, note.index, point.id)
     if ahead:
         return PointState(point, "submitted", f"after {ahead} in the same job", job=queued.job)
     if queued.phase == "running":
@@ -73,21 +79,27 @@ def _state(
 
 
 def _gone(
-    sweep: SweepFolder, now: PointState, note: Note, submission: Submission, broken: str
+    sweep: SweepFolder,
+    now: PointState,
+    note: Note,
+    submission: Submission,
+    ahead: str,
+    broken: str,
 ) -> PointState:
     """A point whose job is not in the queue: what its files say, or that nothing is known."""
     if now.state in ("done", "cancelled"):
         return now
     if _is_of(now.attempt, submission):
         # a job on another node is dead when it has left the queue, however fresh its files
-        if now.state == "running":
+        assert now.attempt is not None
+        if now.state in ("running", "lost") and now.attempt.read_failure() is None:
             return replace(now, state="lost", reason="its job ended without a word")
         return now
     if now.state == "running":
         return now  # a worker of another kind has it
     if twins.read_twin(sweep, now.point.id) is not None:
         return replace(now, state="submitted")
-    if _ahead(sweep, submission, note.index, now.point.id):
+    if ahead:
         return replace(now, state="planned", reason="")
     if broken:
         return replace(now, state="held", reason=broken)
@@ -95,14 +107,33 @@ def _gone(
         return replace(now, state="submitted", reason="")
     if submission.job is None:
         return replace(now, state="planned", reason="")  # it never came to be submitted
-    return replace(now, state="lost", reason=NO_WORD)
+    said = last_words(sweep.submission(submission.token) / f"{note.index}.log")
+    return replace(now, state="lost", reason=NO_WORD + (f": {said}" if said else ""))
 
 
-def _ahead(sweep: SweepFolder, submission: Submission, index: int, point_id: str) -> str:
+def last_words(log: Path) -> str:
+    """The last line that a job printed outside of any attempt; empty when there is none."""
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - 4096))
+            lines = stream.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _ahead(
+    sweep: SweepFolder,
+    submission: Submission,
+    index: int,
+    point_id: str,
+    seen: Mapping[str, PointState],
+) -> str:
     """The point that the job has to finish before this one; empty when it is this one's turn."""
     ids = submission.elements[index] if index < len(submission.elements) else [point_id]
     for other in ids[: ids.index(point_id)] if point_id in ids else []:
-        if sweep.point(other).read_result() is None:
+        known = seen.get(other)
+        if known.state != "done" if known else sweep.point(other).read_result() is None:
             return other
     return ""
 

@@ -48,11 +48,12 @@ class Submitted:
 
     def __str__(self) -> str:
         if not self.arrays:
-            return "nothing was submitted"
+            return "nothing"
         jobs = ", ".join(job for job, _ in self.arrays[:12])
         more = f" and {len(self.arrays) - 12} more" if len(self.arrays) > 12 else ""
         arrays = "1 array" if len(self.arrays) == 1 else f"{len(self.arrays)} arrays"
-        return f"{self.points} points in {arrays} (job {jobs}{more})"
+        points = "1 point" if self.points == 1 else f"{self.points} points"
+        return f"{points} in {arrays} (job {jobs}{more})"
 
 
 def submit(

@@ -60,7 +60,7 @@ def find_todo(sweep: SweepFolder, options: Options, queue: Queue) -> Todo:
     plan = sweep.read_plan()
     notes = read_notes(Ledger(sweep.ledger_path).read())
     twins.finish_twins(sweep, plan)
-    states = read_states(sweep, plan, notes, queue)
+    states = read_states(sweep, plan, notes, lambda: queue)
     fresh = {i: _again(sweep, s, notes, options) for i, s in states.items()}
     todo = Todo(held_by_needs(fresh.values()))
     selected = {
