@@ -25,7 +25,7 @@ def command(
     again. Ends with 1 when MLflow is locked or does not answer, or files could not be read.
     """
     from sparrow_lab.runs.layout import find_sweep
-    from sparrow_lab.sweep.lock import lock_owner
+    from sparrow_lab.sweep.status import Status
     from sparrow_lab.tracking.follow import follow_sweep
     from sparrow_lab.tracking.importer import Importer
 
@@ -38,7 +38,7 @@ def command(
         total = follow_sweep(
             folder,
             uri,
-            busy=lambda: lock_owner(folder) is not None,
+            busy=lambda: not Status(folder).over,
             report=show.summary,
             stop=stop,
         )

@@ -28,7 +28,8 @@ UNREAD = frozenset({"log.txt", "progress.json"})
 class Task:
     """A planned point and what its folder says.
 
-    `failure` is one line, empty if none. `cancelled`: by hand; it will not go on by itself.
+    `failure` is one line, empty if none. `cancelled`: by hand, or held on a cluster; it will
+    not go on by itself.
     """
 
     point: PlannedPoint
@@ -112,10 +113,11 @@ def read_task(point: PlannedPoint, folder: PointFolder, note: Note) -> Task:
         return Task(point, folder, "RUNNING", None, attempts)
     if latest and latest.number > note.floor:
         failure = failure or {"kind": "lost", "message": "the worker vanished"}
-        stopped = note.cancelled or failure.get("kind") == "interrupted"
+        held = failure.get("kind") == "held"  # a cluster's job came, saw, and did not begin
+        stopped = held or note.cancelled or failure.get("kind") == "interrupted"
         status: Status = "KILLED" if stopped else "FAILED"
         line = failure_line(failure)
-        return Task(point, folder, status, None, attempts, line, note.cancelled)
+        return Task(point, folder, status, None, attempts, line, held or note.cancelled)
     # Never begun, or begun and forgiven by `retry`.
     status = "KILLED" if note.cancelled else "SCHEDULED"
     return Task(point, folder, status, None, attempts, cancelled=note.cancelled)
