@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sparrow_kernels.dispatch import Backend
 from sparrow_kernels.landmarks.naive import Landmark, page_landmarks
 from sparrow_kernels.page_choice.naive import Score, choose_pages, page_scores
 from sparrow_kernels.paged_decode.naive import paged_decode
@@ -21,7 +22,6 @@ from sparrow_kernels.sparse_attention import PageBits, PageRule, sparse_attentio
 from sparrow_kernels.sparse_attention import choose_pages as choose_all
 from tests.kernels.devices import DEVICES, dtypes_of, poisoned
 
-Form = Literal["naive", "triton"]
 Shape = tuple[int, int, int]
 """Query heads, KV heads, head dim."""
 
@@ -60,19 +60,19 @@ class Case:
         moved = (x.to(device, dtype) for x in (self.q_LHD, self.k_LKD, self.v_LKD))
         return Case(*moved, self.offsets, self.prompts, self.rule)
 
-    def choose(self, form: Form) -> PageBits:
+    def choose(self, backend: Backend) -> PageBits:
         with poisoned():
             return choose_all(
-                self.q_LHD, self.k_LKD, self.offsets, self.prompts, self.rule, form=form
+                self.q_LHD, self.k_LKD, self.offsets, self.prompts, self.rule, backend=backend
             )
 
-    def attend(self, pages: PageBits, form: Form) -> list[Tensor]:
+    def attend(self, pages: PageBits, backend: Backend) -> list[Tensor]:
         """The output, and the gradients of q, k and v for a fixed one of the output."""
         given = [x.detach().requires_grad_() for x in (self.q_LHD, self.k_LKD, self.v_LKD)]
         noise = torch.Generator().manual_seed(1)
         grad = torch.randn(self.q_LHD.shape, generator=noise).to(self.q_LHD)
         with poisoned():
-            out = sparse_attention(*given, pages, self.offsets, self.scale, form=form)
+            out = sparse_attention(*given, pages, self.offsets, self.scale, backend=backend)
             return [out.detach(), *torch.autograd.grad(out, given, grad)]
 
 
@@ -134,7 +134,8 @@ def decode_rows(case: Case, start: int, end: int, prompt: int) -> Tensor:
         keep = torch.minimum(rule.keep_N[length], pages)
         chosen = choose_pages(scores, pages, keep, rule.first, rule.last, int(keep))
         table = order[None, :used]
-        rows.append(paged_decode(q, *pools, table, chosen, length, case.scale).view(1, -1, D))
+        out = paged_decode(q, *pools, table, chosen, length, case.scale).out_BKGD
+        rows.append(out.view(1, -1, D))
     return torch.cat(rows) if rows else case.q_LHD[:0]
 
 
@@ -164,7 +165,7 @@ def test_the_definition_is_decode_token_by_token(
     rule = rule_of(page_size, max(lengths), budget, *reserved, landmark, score)
     prompts = [min(prompt, n) for n in lengths]
     case = make_case(lengths, prompts, shape, rule, seed)
-    out = case.attend(case.choose("naive"), "naive")[0]
+    out = case.attend(case.choose("torch"), "torch")[0]
     for (start, end), first in zip(pairwise(case.offsets), prompts, strict=True):
         told = decode_rows(case, start, end, first)
         torch.testing.assert_close(out[start + first : end], told, atol=1e-12, rtol=1e-12)
@@ -183,7 +184,7 @@ def causal(case: Case) -> Tensor:
 def test_prompts_and_budgets_that_hold_everything_are_full_attention() -> None:
     for prompts, budget in (([40, 25], 3), ([1, 1], 50)):
         case = make_case([40, 25], prompts, (4, 2, 8), rule_of(4, 40, budget))
-        out = case.attend(case.choose("naive"), "naive")[0]
+        out = case.attend(case.choose("torch"), "torch")[0]
         torch.testing.assert_close(out, causal(case), atol=1e-12, rtol=1e-12)
 
 
@@ -226,7 +227,7 @@ def test_the_kernel_chooses_the_same_pages_ties_too(
     prompts = [min(prompt, n) for n in lengths]
     # whole numbers and sizes that are powers of 2: scores are exact, many are equal
     case = make_case(lengths, prompts, shape, rule, seed, whole=True)
-    told = case.choose("naive").words_KWL
+    told = case.choose("torch").words_KWL
     for dtype in dtypes_of(device):
         ours = case.to(device, dtype)
         if dtype == torch.bfloat16 and landmark == "mean":
@@ -243,7 +244,7 @@ def test_the_kernel_chooses_the_same_pages_of_any_numbers(
 ) -> None:
     rule = rule_of(4, 100, 5, landmark=landmark, score=score)
     case = make_case([100, 41], [7, 3], shape, rule)
-    told = case.choose("naive").words_KWL
+    told = case.choose("torch").words_KWL
     assert torch.equal(case.to(device, torch.float32).choose("triton").words_KWL.cpu(), told)
 
 
@@ -253,7 +254,7 @@ def test_chunks_of_rows_choose_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     case = make_case([90], [5], (2, 1, 8), rule_of(4, 90, 4)).to("cpu", torch.float32)
     monkeypatch.setattr(choice, "MOST_SCORES", 23 * 30)
-    assert torch.equal(case.choose("triton").words_KWL, case.choose("naive").words_KWL)
+    assert torch.equal(case.choose("triton").words_KWL, case.choose("torch").words_KWL)
 
 
 def assert_near(ours: list[Tensor], told: list[Tensor], dtype: torch.dtype) -> None:
@@ -286,9 +287,9 @@ def test_outputs_and_gradients_are_those_of_the_definition(
     for dtype in dtypes_of(device):
         ours = case.to(device, dtype)
         rounded = ours.to("cpu", torch.float64)
-        pages = rounded.choose("naive")
+        pages = rounded.choose("torch")
         there = PageBits(pages.words_KWL.to(device), pages.page_size)
-        assert_near(ours.attend(there, "triton"), rounded.attend(pages, "naive"), dtype)
+        assert_near(ours.attend(there, "triton"), rounded.attend(pages, "torch"), dtype)
 
 
 REAL: list[tuple[Shape, int, torch.dtype]] = [
@@ -316,7 +317,7 @@ def test_real_shapes_on_a_gpu(
     ours = case.to("cuda", dtype)
     pages = ours.choose("triton")
     wide = ours.to("cuda", torch.float64)
-    told = [x.cpu() for x in wide.attend(pages, "naive")]
+    told = [x.cpu() for x in wide.attend(pages, "torch")]
     assert_near(ours.attend(pages, "triton"), told, dtype)
 
 
@@ -349,7 +350,7 @@ def test_a_budget_that_holds_everything_is_full_attention_to_the_bit(device: str
 # ------------------------------------------------------------------------ what is refused
 def refused(change: Any, says: str) -> None:
     case = make_case([20, 9], [2, 2], (4, 2, 8), rule_of(4, 20, 4)).to("cpu", torch.float32)
-    pages = case.choose("naive")
+    pages = case.choose("torch")
     with pytest.raises(ValueError, match=says):
         change(case, pages)
 
@@ -384,8 +385,8 @@ def test_wrong_arguments_are_one_clear_error(
     [
         (lambda c, p: c.attend(PageBits(p.words_KWL[..., :-1], 4), "triton"), "do not fit keys"),
         (lambda c, p: c.attend(PageBits(p.words_KWL, 3), "triton"), "power of 2, not 3"),
-        (lambda c, p: c.attend(p, "triton"), "need a CUDA device"),
-        (lambda c, p: c.choose("triton"), "need a CUDA device"),
+        (lambda c, p: c.attend(p, "triton"), "needs CUDA tensors"),
+        (lambda c, p: c.choose("triton"), "needs CUDA tensors"),
         (lambda c, p: choose_all(c.q_LHD, c.k_LKD, c.offsets, [1], c.rule), "1 prompts but 2"),
         (lambda c, p: choose_all(c.q_LHD, c.k_LKD, c.offsets, [1, 1], rule_of(4, 12, 4)),
          "ends at length 12, the longest sequence has 20"),

@@ -6,7 +6,6 @@ chunk of logits in memory. Which one can be said with `form`, as tests and bench
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
 import torch
@@ -18,6 +17,7 @@ from sparrow_kernels.acceptance.naive import (
     acceptance_from_logits,
     top_k_acceptance,
 )
+from sparrow_kernels.dispatch import interpreted
 
 __all__ = [
     "TokenStatistics",
@@ -161,7 +161,7 @@ def _check_per_token(
 def _check_fused(sparse_TM: Tensor, dense_TM: Tensor, head_VM: Tensor) -> None:
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16, torch.float32)
     if not sparse_TM.is_cuda:
-        if os.environ.get("TRITON_INTERPRET") != "1":
+        if not interpreted():
             raise ValueError(f"the kernels need a CUDA device, hidden states: {sparse_TM.device}")
         dtypes = (torch.float32,)  # the interpreter's product of bfloat16 is wrong
     if sparse_TM.dtype not in dtypes:

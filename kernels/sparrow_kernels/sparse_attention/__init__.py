@@ -6,20 +6,18 @@ under the rollout's rule; `sparse_attention` attends to them. On a CPU the plain
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from sparrow_kernels.dispatch import Backend, interpreted, pick_backend
 from sparrow_kernels.sparse_attention import naive
 from sparrow_kernels.sparse_attention.rule import PageBits, PageRule, check_sequences
 
 __all__ = ["PageBits", "PageRule", "choose_pages", "sparse_attention"]
-
-Form = Literal["auto", "naive", "triton"]
 
 
 def choose_pages(
@@ -29,7 +27,7 @@ def choose_pages(
     prompts: Sequence[int],
     rule: PageRule,
     *,
-    form: Form = "auto",
+    backend: Backend | None = None,
 ) -> PageBits:
     """Let every token of sequences that lie end to end choose its pages, as decode would.
 
@@ -38,7 +36,7 @@ def choose_pages(
             h // (H // K).
         offsets: first token of each sequence, and the end of the last.
         prompts: tokens of each sequence's prompt, whose rows attend to all before them.
-        form: how; `auto` goes by the device.
+        backend: the plain definition (`torch`) or the kernels; None goes by the device.
 
     Returns:
         The choice, without gradients. A landmark or query that is NaN scores above all numbers.
@@ -55,11 +53,11 @@ def choose_pages(
         raise ValueError(
             f"the rule ends at length {len(rule.keep_N) - 1}, the longest sequence has {longest}"
         )
-    if _is_naive(form, q_LHD):
+    if pick_backend(q_LHD, backend) == "torch":
         with torch.no_grad():
             chosen = naive.chosen_pages(q_LHD, k_LKD, offsets, prompts, rule)
         return PageBits.pack(chosen, rule.page_size)
-    _check_device(q_LHD)
+    _check_interpreted(q_LHD)
     from sparrow_kernels.sparse_attention.choice import choose
 
     return choose(q_LHD, k_LKD, offsets, prompts, rule)
@@ -73,7 +71,7 @@ def sparse_attention(
     offsets: Sequence[int],
     scale: float,
     *,
-    form: Form = "auto",
+    backend: Backend | None = None,
 ) -> Tensor:
     """Attend from every token to the tokens, up to itself, of its chosen pages.
 
@@ -81,6 +79,7 @@ def sparse_attention(
         pages: the choice; `pages.page_size` must be a power of 2 for the kernels.
         offsets: first token of each sequence, and the end of the last.
         scale: factor on q.k, usually D ** -0.5.
+        backend: the plain definition (`torch`) or the kernels; None goes by the device.
 
     Keys and values must be finite: what a query does not see still enters products with weight 0.
 
@@ -106,10 +105,10 @@ def sparse_attention(
             f"page bits {words} of page size {pages.page_size} do not fit keys "
             f"{tuple(k_LKD.shape)} in sequences of up to {longest}"
         )
-    if _is_naive(form, q_LHD):
+    if pick_backend(q_LHD, backend) == "torch":
         chosen = pages.unpack()
         return naive.sparse_attention(q_LHD, k_LKD, v_LKD, chosen, offsets, pages.page_size, scale)
-    _check_device(q_LHD)
+    _check_interpreted(q_LHD)
     size = pages.page_size
     if size & (size - 1):
         raise ValueError(f"the kernels take page sizes that are a power of 2, not {size}")
@@ -152,10 +151,6 @@ class _Attention(torch.autograd.Function):
         return *made, None, None, None, None
 
 
-def _is_naive(form: Form, x: Tensor) -> bool:
-    return form == "naive" or (form == "auto" and not (x.is_cuda and x.dtype != torch.float64))
-
-
 def _check(q_LHD: Tensor, k_LKD: Tensor, offsets: Sequence[int]) -> None:
     q, k = tuple(q_LHD.shape), tuple(k_LKD.shape)
     if len(q) != 3 or len(k) != 3 or (q[0], q[2]) != (k[0], k[2]) or not k[1] or q[1] % k[1]:
@@ -170,11 +165,6 @@ def _check(q_LHD: Tensor, k_LKD: Tensor, offsets: Sequence[int]) -> None:
     check_sequences(q[0], offsets)
 
 
-def _check_device(x: Tensor) -> None:
-    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16, torch.float32)
-    if not x.is_cuda:
-        if os.environ.get("TRITON_INTERPRET") != "1":
-            raise ValueError(f"the kernels need a CUDA device, the queries are on {x.device}")
-        dtypes = (torch.float32,)  # the interpreter's product of bfloat16 is wrong
-    if x.dtype not in dtypes:
-        raise ValueError(f"the kernels take {dtypes} on {x.device}, not {x.dtype}")
+def _check_interpreted(x: Tensor) -> None:
+    if interpreted() and x.dtype != torch.float32:
+        raise ValueError(f"in Triton's interpreter the kernels take float32, not {x.dtype}")
