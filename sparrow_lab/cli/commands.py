@@ -31,6 +31,7 @@ COMMANDS: dict[str, Entry] = {
     "logs": Entry("Print a point's log; a failed one ends with its cause.", RUN),
     "retry": Entry("Run again what failed, and nothing else.", RUN),
     "cancel": Entry("Stop points, all or some.", RUN),
+    "rollout": Entry("Generate samples for a file of prompts, sparse or dense.", RUN),
     "sync": Entry("Copy run folders into MLflow.", READ),
     "ui": Entry("Open MLflow on the runs.", READ),
     "report": Entry("Write the report: threshold, curves, Pareto front.", READ),

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from sparrow_lab.rollout.decoder import Decoder
 
@@ -63,6 +62,9 @@ def _together(
 
 def _in_chunks(decoder: Decoder, index: int, prompt: Sequence[int], chunk: int) -> Prefilled:
     """One long prompt; each chunk attends to those before it and to itself."""
+    # seconds to import, and most rollouts have no such prompt
+    from torch.nn.attention.bias import causal_lower_right
+
     K, G, D, T = decoder.kv_heads, decoder.group, decoder.head_dim, len(prompt)
     tokens = torch.tensor(prompt, device=decoder.device)
     kv = torch.empty((decoder.layers, 2, K, T, D), dtype=decoder.dtype, device=decoder.device)

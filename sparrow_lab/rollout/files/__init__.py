@@ -1,0 +1,1 @@
+"""Files of a rollout by command: prompts in, samples out."""
