@@ -93,8 +93,14 @@ def read_states(
     if unseen:
         live = live_tokens(set(unseen.values()))
         for point_id, token in unseen.items():
-            if token in live and not _was_claimed(sweep, point_id, token):
-                states[point_id] = replace(states[point_id], state="running", reason="starting")
+            state = states[point_id]
+            if token not in live and state.state != "planned":
+                continue
+            if _was_claimed(sweep, point_id, token):
+                # perhaps only since its files were read: a worker that has just begun or ended
+                states[point_id] = own_state(sweep, state.point, notes.of(point_id))
+            elif token in live:
+                states[point_id] = replace(state, state="running", reason="starting")
     return held_by_needs(states.values())
 
 
