@@ -6,6 +6,7 @@ import itertools
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -84,6 +85,22 @@ def test_curves_without_a_schedule_and_schedules_without_a_curve(frames: SweepFr
     assert len(curves_figure(frames.curves, frames.steps, none, "tiny-s").axes) == 4
     only = curves_figure(frames.curves.iloc[:0], frames.steps, frames.schedules, "tiny-s")
     assert len(only.axes) == 6
+
+
+@pytest.mark.parametrize("kind", ["own", "dense"])
+def test_the_key_names_the_trajectories_that_are_drawn(frames: SweepFrames, kind: str) -> None:
+    curves = frames.curves.assign(trajectory=kind)
+    said = keys(curves_figure(curves, frames.steps, frames.schedules, "tiny-s"))
+    own, dense = "own trajectories", "common dense trajectories"
+    assert (own in said, dense in said) == (kind == "own", kind == "dense")
+    both = pd.concat([frames.curves.assign(trajectory=t) for t in ("dense", "own")])
+    said = keys(curves_figure(both, frames.steps, frames.schedules, "tiny-s"))
+    assert own in said and dense in said
+
+
+def keys(figure: Figure) -> list[str]:
+    """The words of a figure's keys."""
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
 def test_training_is_split_over_figures(frames: SweepFrames) -> None:

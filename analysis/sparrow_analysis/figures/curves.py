@@ -16,6 +16,9 @@ from sparrow_analysis.figures import style
 HEIGHTS = (2.2, 1.7, 1.5)
 """Inches of the rows: p5, mean, schedules."""
 
+KINDS = {"own": "own trajectories", "dense": "common dense trajectories"}
+"""Trajectories by name, the ones to draw as full lines first."""
+
 
 def curves_figure(
     curves: pd.DataFrame,
@@ -25,7 +28,8 @@ def curves_figure(
 ) -> Figure:
     """One column a page size of `model`: p5 by budget, the mean by budget, schedules as steps.
 
-    Own trajectories are lines with a band for the interval; common dense ones thin and dashed.
+    Own trajectories are lines with a band for the interval; common dense ones thin and dashed,
+    or, where nothing else was measured, in place of them.
     Schedules that are the same are drawn once, with all their names.
     """
     mine = curves[curves["model"].eq(model)]
@@ -52,11 +56,13 @@ def curves_figure(
         low = _lowest(mine)
         # prompts are rarely short: nothing is measured, and nothing chosen, before the first bin
         first = max(0.0, float(mine["bin_start"].min()) - 0.04 * until) if len(mine) else 0.0
+        kinds = [k for k in KINDS if mine["trajectory"].eq(k).any()] or ["own"]
         for column, size in enumerate(sizes):
             here = mine[mine["page_size"].eq(size)]
             axes = panels[:, column]
-            _curves(axes[0], here, "p05", f"{model}, page {size}", low)
-            _curves(axes[1], here, "mean", "", low)
+            _curves(axes[0], here, "p05", kinds, low)
+            _curves(axes[1], here, "mean", kinds, low)
+            axes[0].set_title(f"{model}, page {size}")
             _taus(axes[0], distinct[distinct["page_size"].eq(size)])
             if with_steps:
                 _steps(axes[2], steps, distinct[distinct["page_size"].eq(size)], until)
@@ -73,7 +79,7 @@ def curves_figure(
                 ha="left",
             )
         if len(mine):
-            _key(figure, panels[0, 0], bool(mine["trajectory"].nunique() > 1))
+            _key(figure, panels[0, 0], kinds)
         panels[0, 0].set_ylabel("p5 of acceptance")
         panels[1, 0].set_ylabel("mean acceptance")
         if with_steps:
@@ -81,16 +87,14 @@ def curves_figure(
     return figure
 
 
-def _key(figure: Figure, axes: Axes, both: bool) -> None:
-    own = axes.plot([], [], color=style.INK, lw=1.4, label="own trajectories")
+def _key(figure: Figure, axes: Axes, kinds: Sequence[str]) -> None:
+    lines = axes.plot([], [], color=style.INK, lw=1.4, label=KINDS[kinds[0]])
     band = axes.fill_between(
         [], [], [], color=style.INK, alpha=0.15, lw=0, label="95 % interval of p5"
     )
-    handles = [*own, band]
-    if both:
-        handles += axes.plot(
-            [], [], color=style.INK, lw=0.8, ls=(0, (2, 1.5)), label="common dense trajectories"
-        )
+    handles = [*lines, band]
+    for kind in kinds[1:]:
+        handles += axes.plot([], [], color=style.INK, lw=0.8, ls=(0, (2, 1.5)), label=KINDS[kind])
     figure.legend(handles=handles, loc="outside lower center", ncols=3, fontsize=7.5)
 
 
@@ -107,12 +111,10 @@ def _lowest(curves: pd.DataFrame) -> float:
     return max(0.0, math.floor((float(curves["p05"].min()) - 0.02) * 20) / 20)
 
 
-def _curves(axes: Axes, curves: pd.DataFrame, statistic: str, title: str, low: float) -> None:
-    if title:
-        axes.set_title(title)
-    own = percentile_curves(curves, statistic)
-    common = percentile_curves(curves, statistic, "dense")
-    source = own if len(own) else common
+def _curves(
+    axes: Axes, curves: pd.DataFrame, statistic: str, kinds: Sequence[str], low: float
+) -> None:
+    source, *others = (percentile_curves(curves, statistic, kind) for kind in kinds)
     budgets = sorted(source["budget"].dropna().unique()) + [math.nan] * bool(
         source["budget"].isna().any()
     )
@@ -122,8 +124,8 @@ def _curves(axes: Axes, curves: pd.DataFrame, statistic: str, title: str, low: f
         line = source[_same(source["budget"], budget)]
         axes.fill_between(line["length"], line["low"], line["high"], color=colour, alpha=0.13, lw=0)
         axes.plot(line["length"], line["value"], color=colour, lw=1.4)
-        if len(own):
-            dashed = common[_same(common["budget"], budget)]
+        for other in others:
+            dashed = other[_same(other["budget"], budget)]
             axes.plot(
                 dashed["length"], dashed["value"], color=colour, lw=0.8, ls=(0, (2, 1.5)), alpha=0.8
             )
