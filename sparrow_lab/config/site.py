@@ -54,6 +54,9 @@ class SiteConfig(Strict):
 
     partition: str | None = None
     """Where jobs go; several may be given with commas. null takes the cluster's default."""
+    controller_partition: str | None = None
+    """Where the controller of an adaptive sweep runs, which needs one CPU, no GPU, and to be
+    allowed to call sbatch; null takes `partition`."""
     account: str | None = None
     qos: str | None = None
     gpus: int = Field(0, ge=0)

@@ -16,6 +16,7 @@ from sparrow_lab.sweep.jobs import Job
 from sparrow_lab.sweep.lock import lock_owner, sweep_lock
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.run import launch
+from sparrow_lab.sweep.search.controller import stop_search
 from sparrow_lab.sweep.select import matching, parse_where
 from sparrow_lab.sweep.settle import settle
 from sparrow_lab.sweep.states import PointState, read_states
@@ -33,9 +34,12 @@ def cancel(
     """Cancel the unfinished points that `where` chooses; all of them when it is empty.
 
     The decision is written first, so that a launcher and the workers see it. Running
-    points are asked to save and leave, and killed after the grace. Returns 0.
+    points are asked to save and leave, and killed after the grace. With the whole of an
+    adaptive sweep its search is cancelled too. Returns 0.
     """
     plan = sweep.read_plan()
+    if not where and stop_search(sweep):
+        console.print("the search proposes nothing more", highlight=False)
     chosen = {p.id for p in matching(plan.points, parse_where(where))}
     states = read_states(sweep, plan)
     now = [s for i, s in states.items() if i in chosen and s.state not in ("done", "cancelled")]

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,30 +20,42 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
 @contextmanager
-def sweep_lock(sweep: SweepFolder) -> Iterator[None]:
+def sweep_lock(sweep: SweepFolder, wait_s: float = 0.0) -> Iterator[None]:
     """Hold the sweep while the block runs.
+
+    Args:
+        wait_s: wait so long for another holder to leave, as a controller does after each round.
 
     Raises UserError when another process holds it; the message names its pid and host.
     Workers do not need the lock and keep running when its holder is killed.
     """
     path = sweep.path / "lock"
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    deadline = time.monotonic() + wait_s
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _held(sweep, _owner(handle)) from None
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-            owner = _owner(handle)
-            if is_alive(owner) and owner.get("pid") != os.getpid():
-                raise _held(sweep, owner) from None
+        while (owner := _taken(handle)) is not None:
+            if time.monotonic() >= deadline:
+                raise _held(sweep, owner)
+            time.sleep(0.05)
         _write(handle, json.dumps(this_process()).encode())
         yield
         _write(handle, b"")
     finally:
         os.close(handle)
+
+
+def _taken(handle: int) -> dict[str, Any] | None:
+    """Take the lock; who has it instead, if somebody has."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _owner(handle)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        owner = _owner(handle)
+        return owner if is_alive(owner) and owner.get("pid") != os.getpid() else None
+    return None
 
 
 def lock_owner(sweep: SweepFolder) -> dict[str, Any] | None:

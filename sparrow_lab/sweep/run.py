@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from sparrow_lab.sweep.tracker import Tracker
 
 
+ROUND_S = 60.0
+"""So long a search on a cluster waits for a round of its controller to end."""
+
+
 def show_difference(
     console: Console, plan: Plan, difference: Difference, prune: bool = False
 ) -> None:
@@ -92,16 +96,19 @@ def run_sweep(
         return 0
     check_folder(sweep.path)
     try:
-        with sweep_lock(sweep):
+        with sweep_lock(sweep, 0 if search is None or cluster is None else ROUND_S):
             if search is not None:
-                plan = search.begin()
+                plan = _begin(sweep, search, cluster)
             difference = against_folder(sweep, plan)
             _write(sweep, plan, source, difference)
             if prune and difference.dropped:
                 _prune(sweep, difference, console)
             if first is not None:
                 options = replace(options, only=frozenset(queue.first_points(plan.points, first)))
-            if cluster is not None:
+            if cluster is not None and search is not None:
+                _hand_over(sweep, search, cluster, options, console, stages)
+                code = 0
+            elif cluster is not None:
                 cluster.submit(sweep, options, console, stages)
                 code = 0
             else:
@@ -114,6 +121,51 @@ def run_sweep(
         reason = error.strerror or str(error)
         where = str(error.filename or sweep.path)
         raise UserError(f"{reason}; the same command goes on from here", where) from error
+
+
+def _begin(sweep: SweepFolder, search: Controller, cluster: Cluster | None) -> Plan:
+    """The plan of a search to start from; it stays that of the controller that is at work."""
+    from sparrow_lab.sweep.search.at_work import controller_job
+
+    job = controller_job(sweep)
+    if not job:
+        return search.begin()
+    if cluster is None:
+        raise UserError(
+            f"a controller on a cluster runs this search ({job}); 'sparrow-lab cancel "
+            f"{sweep.name}' ends it",
+            str(sweep.path),
+        )
+    search.read()
+    return search.plan()
+
+
+def _hand_over(
+    sweep: SweepFolder,
+    search: Controller,
+    cluster: Cluster,
+    options: Options,
+    console: Console,
+    stages: Mapping[str, str] | None,
+) -> None:
+    """Submit the first points of a search and a controller for the rest, unless there is one."""
+    from sparrow_lab.sweep.search.at_work import controller_job
+    from sparrow_lab.sweep.search.cluster_round import Rounds
+    from sparrow_lab.sweep.search.job import submit_controller
+    from sparrow_lab.sweep.search.orders import Orders
+
+    known = controller_job(sweep)
+    poll_s = options.notes.get("poll_s")
+    orders = Orders(search.config, search.source_dir, options, cluster.to_json(), stages)
+    (orders if poll_s is None else replace(orders, poll_s=poll_s)).write(sweep)
+    if known:
+        _say(console, f"the controller goes on with this file: {known}")
+        return
+    if not Rounds(sweep, search, cluster, options, console, stages).play():
+        for line in search.lines():
+            _say(console, line)
+        return
+    _say(console, f"controller: {submit_controller(sweep, cluster.site, console)}")
 
 
 def launch(

@@ -14,6 +14,8 @@ from sparrow_lab.runs.notes import read_notes
 from sparrow_lab.sweep.guards import default_parallel
 from sparrow_lab.sweep.lock import lock_owner
 from sparrow_lab.sweep.progress import Progress, progress_of, time_left
+from sparrow_lab.sweep.search.answer import search_lines
+from sparrow_lab.sweep.search.at_work import controller_job
 from sparrow_lab.sweep.slurm.detail import with_detail
 from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
 from sparrow_lab.sweep.states import ON_CLUSTER, STATES, PointState, read_states
@@ -35,6 +37,8 @@ class Status:
             i: progress_of(s.attempt) for i, s in self.states.items() if s.state == "running"
         }
         self.launcher = lock_owner(sweep)
+        self.controller = controller_job(sweep)
+        self.search = search_lines(sweep)
 
     def _ask(self) -> Queue:
         """Read the cluster's queue; one that does not answer is one line of notice."""
@@ -45,9 +49,9 @@ class Status:
 
     @property
     def over(self) -> bool:
-        """Nothing runs or waits in a queue, and no launcher is there to start anything."""
+        """Nothing runs or waits in a queue, and nobody is there to start anything."""
         busy = any(s.state in ON_CLUSTER for s in self.states.values())
-        return not busy and self.launcher is None
+        return not busy and self.launcher is None and not self.controller
 
     def line(self) -> str:
         """The heading alone, as plain text."""
@@ -70,6 +74,8 @@ class Status:
             "path": str(self.sweep.path),
             "launcher": self.launcher,
             "notice": self.notice or None,
+            "controller": self.controller or None,
+            "search": self.search,
             "counts": {s: counts[s] for s in STATES},
             "stages": {stage: dict(c) for stage, c in stages.items()},
             "points": [self._point_json(s) for s in self.states.values()],
@@ -93,6 +99,9 @@ class Status:
         quiet = () if everything else ("done", "planned", "running", "pending", "submitted")
         rows = [s for s in self.states.values() if s.state not in quiet or s.same_as]
         parts.extend(point_lines(rows, self.states))
+        parts.extend(Text(line) for line in self.search)
+        if self.controller:
+            parts.append(Text(f"controller: {self.controller}"))
         return Group(*parts)
 
     def _point_json(self, state: PointState) -> dict[str, Any]:

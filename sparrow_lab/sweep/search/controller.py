@@ -8,7 +8,7 @@ first, the plan is made from the ledger, and only a planned point can be run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,15 +18,17 @@ from sparrow_lab.config.space import choice_of, is_adaptive, name_of
 from sparrow_lab.errors import UserError
 from sparrow_lab.runs.atomic import write_json
 from sparrow_lab.runs.layout import SweepFolder, spelled
-from sparrow_lab.runs.ledger import Ledger
+from sparrow_lab.runs.ledger import Event, Ledger
 from sparrow_lab.runs.notes import Note
 from sparrow_lab.runs.plan import Plan, PlannedPoint
 from sparrow_lab.sweep.content import Files
 from sparrow_lab.sweep.plan import make_plan
+from sparrow_lab.sweep.search.answer import SUMMARY
 from sparrow_lab.sweep.search.method import Method
 from sparrow_lab.sweep.search.trials import (
     Outcome,
     Proposal,
+    Step,
     Trial,
     read_trials,
     spelled_values,
@@ -38,8 +40,8 @@ from sparrow_lab.sweep.states import PointState, held_by_needs, own_state
 MOST_REFUSED = 100
 """So many proposals in a row that cannot run are a mistake in the space."""
 
-SUMMARY = "search.json"
-"""File of the sweep's folder with the answer so far; it can be made anew from the ledger."""
+STOPPED, GOES_ON = "search_stopped", "search_goes_on"
+"""Kinds of the ledger's events by which a search is cancelled and taken up again."""
 
 
 class Controller:
@@ -65,8 +67,10 @@ class Controller:
 
     def read(self) -> None:
         """Read the trials anew from the ledger."""
-        self.trials = read_trials(self._ledger.read())
-        self.finished = self.method.next(self.trials).finished
+        events = self._ledger.read()
+        self.trials = read_trials(events)
+        self._stopped = _is_stopped(events)
+        self.finished = self._next().finished
 
     # ------------------------------------------------------------------ planning
 
@@ -103,6 +107,8 @@ class Controller:
 
         Called with the folder to oneself, for it writes to the ledger.
         """
+        if self._stopped:
+            self._ledger.append(GOES_ON)
         self.read()
         fresh = self._adoptable()
         if fresh:
@@ -114,6 +120,7 @@ class Controller:
 
         They are in the plan in the folder when this returns. Empty when nothing has changed.
         """
+        self._stopped = _is_stopped(self._ledger.news(), self._stopped)
         now = tuple(state.state for state in states.values())
         first, same = self._seen is None, self._seen == now
         self._seen = now
@@ -121,7 +128,7 @@ class Controller:
             return []
         before = len(self.trials)
         for _ in range(MOST_REFUSED):
-            step = self.method.next(self.trials)
+            step = self._next()
             self.finished = step.finished
             if not step.proposals or not self._propose(step.proposals):
                 break
@@ -132,6 +139,12 @@ class Controller:
             raise UserError(text, "sweep.space")
         self._summarise()
         return self._extend(states) if len(self.trials) > before else []
+
+    def _next(self) -> Step:
+        """What the method wants, unless the search was cancelled."""
+        if self._stopped:
+            return Step([], "the search was cancelled; the same command takes it up again")
+        return self.method.next(self.trials)
 
     def _tell(self, states: Mapping[str, PointState]) -> bool:
         """Write the outcomes that are news; one that was bad may turn good after a retry."""
@@ -240,6 +253,23 @@ def _method(config: SweepConfig, sweep: SweepFolder, plan_of: Any) -> Method:
     from sparrow_lab.sweep.search.optuna_method import OptunaMethod
 
     return OptunaMethod(config)
+
+
+def stop_search(sweep: SweepFolder) -> bool:
+    """Have the search of a sweep propose nothing more; False where there never was one."""
+    ledger = Ledger(sweep.ledger_path)
+    if not read_trials(ledger.read()):
+        return False
+    ledger.append(STOPPED)
+    return True
+
+
+def _is_stopped(events: Iterable[Event], before: bool = False) -> bool:
+    """Whether the last word on the search is that it was cancelled."""
+    for event in events:
+        if event["event"] in (STOPPED, GOES_ON):
+            before = event["event"] == STOPPED
+    return before
 
 
 def _refused(trial: Trial) -> bool:
