@@ -28,6 +28,7 @@ HEAVY = ("torch", "transformers", "peft", "mlflow", "datasets", "optuna", "matpl
 
 LIGHT = (
     "sparrow_lab.cli",
+    "sparrow_lab.doctor",
     "sparrow_lab.config",
     "sparrow_lab.runs",
     "sparrow_lab.sweep",

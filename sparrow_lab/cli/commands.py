@@ -38,8 +38,9 @@ COMMANDS: dict[str, Entry] = {
     "calibrate": Entry("Measure acceptance at many budgets for one model.", SPARSITY),
     "schedule": Entry("Make, show, import or compare schedules.", SPARSITY),
     "cost": Entry("Predict the cost of a schedule on given hardware.", SPARSITY),
+    "doctor": Entry("Find what will not work before it is submitted.", TOOLS),
     "models": Entry("Fetch, list or train models.", TOOLS),
-    "bench": Entry("Time kernels and the rollout engine.", TOOLS),
+    "bench": Entry("Time kernels, the rollout engine and large sweeps.", TOOLS),
 }
 
 

@@ -52,6 +52,8 @@ def sbatch(
     if gpus > store.get("gpus"):
         raise Refused(f"{_ERROR}Requested node configuration is not available\n")
     check_dependency(options.get("dependency", ""))
+    if "test-only" in options:
+        return Answer(err=f"sbatch: Job {store.get('next_id')} to start at any time\n")
     workdir = Path(options.get("chdir", os.getcwd())).absolute()
     minutes = _minutes(options["time"]) if "time" in options else 60.0
     output = options.get("output") or ("slurm-%A_%a.out" if numbers != [WHOLE] else "slurm-%j.out")

@@ -1,0 +1,1 @@
+"""What would not work, found before it is submitted: of this machine, a cluster, a node."""
