@@ -171,7 +171,7 @@ class Decoder:
         P, T = tokens_PT.shape
         K, G, D = self.kv_heads, self.group, self.head_dim
         x = self.embed(tokens_PT.reshape(-1))
-        turns = self.turns(np.arange(T)).repeat(P, 1, 1, 1)
+        turns = self.turns(np.tile(np.arange(T), P))
         cache = []
         for i in range(self.layers):
             y = self.project(i, x, turns).view(P, T, K, G + 2, D).permute(3, 0, 2, 1, 4)

@@ -68,8 +68,12 @@ def check_supported(config: Any) -> None:
         raise UserError(f"rotary type '{rope['rope_type']}' depends on the length: unknown")
 
 
-def fuse_layer(layer: Any, kv_heads: int, head_dim: int) -> LayerWeights:
+def fuse_layer(layer: Any, kv_heads: int, head_dim: int, fold: bool = True) -> LayerWeights:
     """Fuse one transformers layer; reads the weights as they are now.
+
+    Args:
+        fold: False leaves the norms' weights as the model has them, in every dtype, for norms that
+            divide by the root of the mean of squares.
 
     Raises:
         UserError: the layer has a bias that the layer loop does not add.
@@ -89,7 +93,7 @@ def fuse_layer(layer: Any, kv_heads: int, head_dim: int) -> LayerWeights:
     if attn.q_proj.bias is not None:
         bias = by_kv_head(attn.q_proj.bias, attn.k_proj.bias, attn.v_proj.bias)
     wide = torch.float64 if qkv.dtype == torch.float64 else torch.float32
-    folded = qkv.dtype == wide
+    folded = fold and qkv.dtype == wide
     head_norm = head_mean = None
     if getattr(attn, "q_norm", None) is not None:
         group = attn.q_proj.weight.shape[0] // (kv_heads * head_dim)
@@ -99,7 +103,7 @@ def fuse_layer(layer: Any, kv_heads: int, head_dim: int) -> LayerWeights:
         means = torch.eye(group + 2, dtype=wide, device=ones.device) / head_dim
         means[-1] = 0
         head_mean = means.repeat_interleave(head_dim, dim=1)
-    root = qkv.shape[1] ** 0.5
+    root = qkv.shape[1] ** 0.5 if fold else 1.0
     norm_in = layer.input_layernorm.weight.detach() * root
     norm_mlp = layer.post_attention_layernorm.weight.detach() * root
     gate_up = torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()])

@@ -41,11 +41,6 @@ class Budgets:
         for target, numbers in ((self.edges_E, plain.edges), (self.tokens_E, plain.budgets)):
             target.copy_(torch.tensor([*numbers, *rest], dtype=torch.int32))
 
-    def keep(self, length_B: Tensor, schedule: Schedule) -> Tensor:
-        """Pages to keep at each length; int32, 0 for an empty slot.
-
-        Args:
-            schedule: for its page size and reserved pages; the steps are those loaded last.
-        """
-        reserved = sum(schedule.reserved_pages())
-        return kept_pages(length_B, self.edges_E, self.tokens_E, schedule.page_size, reserved)
+    def keep(self, length_B: Tensor, page_size: int, reserved: int) -> Tensor:
+        """Pages to keep at each length, at least those reserved; int32, 0 for an empty slot."""
+        return kept_pages(length_B, self.edges_E, self.tokens_E, page_size, reserved)

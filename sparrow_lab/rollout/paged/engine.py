@@ -19,7 +19,10 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.rollout.decoder import Decoder
 from sparrow_lab.rollout.paged.budgets import Budgets
+from sparrow_lab.rollout.paged.device_decoder import DeviceDecoder
+from sparrow_lab.rollout.paged.graphs import StepGraphs, padded, padded_columns
 from sparrow_lab.rollout.paged.memory import pages_for
+from sparrow_lab.rollout.paged.ops import Choice
 from sparrow_lab.rollout.paged.pool import check_fits, pages_of
 from sparrow_lab.rollout.paged.run import PagedRun, Work
 from sparrow_lab.rollout.paged.slots import Slots
@@ -47,6 +50,8 @@ class PagedEngine:
             (float). None sizes it for as many of the longest as are decoded at once on a CPU, and
             is 0.85 on a GPU.
         chunk: tokens of prompts that are read at once.
+        graphs: capture steps as CUDA graphs. None: on a GPU, but for float64, whose operations are
+            the plain definitions.
     """
 
     def __init__(
@@ -57,10 +62,14 @@ class PagedEngine:
         *,
         memory: int | float | None = None,
         chunk: int = 8192,
+        graphs: bool | None = None,
     ) -> None:
-        self.decoder = Decoder(model)
+        on_gpu = next(model.parameters()).is_cuda
+        self.decoder: Decoder = DeviceDecoder(model) if on_gpu else Decoder(model)
         self.max_batch, self.chunk = max_batch, chunk
-        self.memory = 0.85 if memory is None and self.decoder.device.type == "cuda" else memory
+        self.memory = 0.85 if memory is None and on_gpu else memory
+        double = self.decoder.dtype == torch.float64
+        self.captures = (on_gpu and not double) if graphs is None else graphs
         self.context = int(model.config.max_position_embeddings)
         self.decoder.reserve_turns(self.context)
         self.budgets = Budgets(self.decoder.device)
@@ -70,6 +79,7 @@ class PagedEngine:
         """Sequences that the last rollout moved to host memory."""
         self._store: PageStore | None = None
         self._slots: Slots | None = None
+        self._graphs: StepGraphs | None = None
         self.set_schedule(schedule)
 
     def set_schedule(self, schedule: Schedule) -> None:
@@ -221,7 +231,7 @@ class PagedEngine:
             columns, slots = pages_of(self.context, size), self.max_batch
         if old is None or old.layout != layout or self.memory is None:
             # two pools at once might not fit
-            self._store = old = None
+            self._store = self._graphs = old = None
             pages = slots * (columns + 2)
             if self.memory is not None:
                 pages = pages_for(self.memory, layout, dec.device)
@@ -229,6 +239,7 @@ class PagedEngine:
         store = self._store
         assert store is not None
         if self._slots is None or (self._slots.slots, self._slots.columns) != (slots, columns):
+            self._graphs = None
             self._slots = Slots(
                 slots, columns, dec.width, dec.kv_heads, dec.dtype, dec.wide, dec.device
             )
@@ -269,6 +280,17 @@ class PagedEngine:
 
     # ------------------------------------------------------------------ steps
     def _step(self, count: int, columns: int, truncates: bool) -> None:
+        assert self._slots is not None
+        choice = None if self.schedule.is_dense else Choice.of(self.schedule)
+        if not self.captures:
+            self._run(StepShape(count, columns, choice, truncates))
+            return
+        if self._graphs is None:
+            self._graphs = StepGraphs(self._run, self._slots)
+        count = padded(count, self._slots.slots)
+        columns = padded_columns(columns, self._slots.columns)
+        self._graphs.run(StepShape(count, columns, choice, truncates))
+
+    def _run(self, shape: StepShape) -> None:
         assert self._store is not None and self._slots is not None
-        shape = StepShape(count, columns, not self.schedule.is_dense, truncates)
-        decode_step(self.decoder, self._store, self._slots, self.budgets, self.schedule, shape)
+        decode_step(self.decoder, self._store, self._slots, self.budgets, shape)

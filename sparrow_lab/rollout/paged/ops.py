@@ -9,12 +9,29 @@ dim, R rows of a landmark, P columns of the table, W chosen pages.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor
 
 from sparrow_kernels.landmarks import Landmark, page_landmarks, write_kv
 from sparrow_kernels.page_choice import page_choice
+from sparrow_kernels.page_choice.naive import Score
 from sparrow_kernels.paged_decode import paged_decode
 from sparrow_lab.sparsity.schedule import Schedule
+
+
+class Choice(NamedTuple):
+    """How pages are chosen, apart from how many: a captured step is tied to it."""
+
+    page_size: int
+    first: int
+    last: int
+    score: Score
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Choice:
+        """That of a schedule."""
+        return cls(schedule.page_size, *schedule.reserved_pages(), schedule.score)
 
 
 def write(
@@ -50,15 +67,16 @@ def choose(
     table_BP: Tensor,
     length_B: Tensor,
     keep_B: Tensor,
-    schedule: Schedule,
+    choice: Choice,
 ) -> Tensor:
     """Logical pages that each KV head attends to, ascending [B, K, W]; P where it keeps fewer."""
-    first, last = schedule.reserved_pages()
     width = table_BP.shape[1]
     if not q_BKGD.is_cuda:  # the widest may be looked at without waiting
-        width = min(max(int(keep_B.max()), first + last), width)
-    args = (table_BP, length_B, keep_B, schedule.page_size, first, last, width, schedule.score)
-    return page_choice(q_BKGD, marks_NKRD, *args)
+        width = min(max(int(keep_B.max()), choice.first + choice.last), width)
+    size, first, last, score = choice
+    return page_choice(
+        q_BKGD, marks_NKRD, table_BP, length_B, keep_B, size, first, last, width, score
+    )
 
 
 def attend(

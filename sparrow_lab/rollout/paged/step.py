@@ -13,10 +13,10 @@ from typing import NamedTuple
 from sparrow_lab.rollout.decoder import Decoder
 from sparrow_lab.rollout.paged import ops
 from sparrow_lab.rollout.paged.budgets import Budgets
+from sparrow_lab.rollout.paged.ops import Choice
 from sparrow_lab.rollout.paged.sampling import draw
 from sparrow_lab.rollout.paged.slots import Slots
 from sparrow_lab.rollout.paged.store import PageStore
-from sparrow_lab.sparsity.schedule import Schedule
 
 
 class StepShape(NamedTuple):
@@ -26,8 +26,8 @@ class StepShape(NamedTuple):
     """How many are fed; those of length 0 are empty."""
     columns: int
     """Pages that the longest sequence may have."""
-    sparse: bool
-    """Whether pages are chosen at all."""
+    choice: Choice | None
+    """How pages are chosen; None attends to all."""
     truncates: bool
     """Whether any slot samples with top-k, top-p or min-p."""
 
@@ -37,29 +37,26 @@ def decode_step(
     store: PageStore,
     slots: Slots,
     budgets: Budgets,
-    schedule: Schedule,
     shape: StepShape,
 ) -> None:
-    """Write the next token, its log-probabilities and its hidden state into the slots.
-
-    Args:
-        schedule: says how pages are chosen; how many, `budgets` says.
-    """
+    """Write the next token, its log-probabilities and its hidden state into the slots."""
     B, P = shape.slots, shape.columns
     K, G, D = decoder.kv_heads, decoder.group, decoder.head_dim
     length_B, table_BP = slots["length"][:B], slots["table"][:B, :P]
     landmark = store.layout.landmark or "mean"
-    keep_B = budgets.keep(length_B, schedule) if shape.sparse else None
+    choice, keep_B = shape.choice, None
+    if choice is not None:
+        keep_B = budgets.keep(length_B, choice.page_size, choice.first + choice.last)
     turns = decoder.turns_at((length_B - 1).clamp(min=0))
     x = decoder.embed(slots["token"][:B])
     for i in range(decoder.layers):
         q_BKGD, k, v = decoder.project(i, x, turns).view(B, K, G + 2, D).split((G, 1, 1), dim=2)
         keys, values = store.keys[i], store.values[i]
-        marks = store.marks(i) if shape.sparse else None
+        marks = store.marks(i) if choice is not None else None
         ops.write(keys, values, marks, k[:, :, 0], v[:, :, 0], length_B, table_BP, landmark)
         chosen = None
-        if keep_B is not None and marks is not None:
-            pages = ops.choose(q_BKGD, marks, table_BP, length_B, keep_B, schedule)
+        if choice is not None and keep_B is not None and marks is not None:
+            pages = ops.choose(q_BKGD, marks, table_BP, length_B, keep_B, choice)
             chosen = pages, keep_B
         args = (q_BKGD, keys, values, table_BP, chosen, length_B, decoder.scale, slots.counters)
         x = decoder.finish(i, x, ops.attend(*args).reshape(B, -1))

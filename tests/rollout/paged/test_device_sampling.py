@@ -116,3 +116,24 @@ def test_draws_follow_the_distribution(options: dict[str, Any]) -> None:
     assert counts[expected == 0].sum() == 0
     inside = expected > 0
     assert stats.chisquare(counts[inside], expected[inside] * count).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("vocabulary", [5000, 4097, 6144])
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.2, "top_k": 3}, {"top_p": 0.5}], ids=str)
+def test_a_long_vocabulary_is_searched_in_blocks(vocabulary: int, options: dict[str, Any]) -> None:
+    """The same tokens as by one running sum, with the noise at its ends too."""
+    noise = torch.Generator().manual_seed(vocabulary)
+    count, rollout = 64, RolloutConfig(**options)
+    logits = 3 * torch.randn((count, vocabulary), generator=noise, dtype=torch.float64)
+    logits[3, 1000:] = -torch.inf
+    slots = make_slots(count)
+    for i in range(count):
+        slots.set(i, rollout, length=9, sample=i, seed=2)
+    keys = np.arange(count)
+    told = sample(logits, rollout, uniform_noise(2, keys, np.full(count, 9)))
+    drawn = sampling.draw(logits, slots, slice(0, count), truncates=True)
+    assert drawn.tokens.tolist() == told.tokens.tolist()
+    kept = torch.where(torch.rand(logits.shape, generator=noise) < 0.01, logits.exp(), 0.0)
+    for end in (0.0, 1 - 2**-53, 1.0):
+        picked = sampling._invert(kept, torch.full((count,), end, dtype=torch.float64))
+        assert (kept.gather(1, picked[:, None]) > 0).all()

@@ -13,6 +13,7 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.rollout.paged.engine import PagedEngine
+from sparrow_lab.rollout.paged.ops import Choice
 from sparrow_lab.rollout.paged.step import StepShape, decode_step
 from sparrow_lab.sparsity.schedule import Schedule
 from tests.rollout.small_models import CONTEXT, small_model
@@ -169,10 +170,9 @@ def test_empty_slots_and_columns_change_nothing(sparse: bool) -> None:
 
     def wide_step(count: int, columns: int, truncates: bool) -> None:
         assert engine._store is not None and engine._slots is not None
-        shape = StepShape(8, max(columns, CONTEXT // 4), sparse, truncates)
-        decode_step(
-            engine.decoder, engine._store, engine._slots, engine.budgets, engine.schedule, shape
-        )
+        choice = Choice.of(SPARSE) if sparse else None
+        shape = StepShape(8, max(columns, CONTEXT // 4), choice, truncates)
+        decode_step(engine.decoder, engine._store, engine._slots, engine.budgets, shape)
 
     engine._step = wide_step  # type: ignore[method-assign]
     padded = engine.generate(prompts, 1, PLAIN, **options)  # type: ignore[arg-type]

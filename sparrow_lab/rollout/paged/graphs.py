@@ -1,0 +1,76 @@
+"""Decoding steps captured as CUDA graphs: one launch a step, whatever the model has of layers.
+
+A graph is captured when a step of its shape first comes up. Shapes are rounded up to a few batch
+sizes and table widths; what is too much are empty slots, which cost next to nothing. Weights,
+budgets, slots and pages live in tensors that stay where they are, so that none of their changes
+needs a new capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from sparrow_lab.rollout.paged.slots import Slots
+from sparrow_lab.rollout.paged.step import StepShape
+
+FEW_COLUMNS = 64
+WARM_UPS = 2
+
+
+def padded(count: int, most: int) -> int:
+    """The batch size that `count` sequences are decoded at: steps of about an eighth."""
+    step = 1
+    while count > 8 * step:
+        step *= 2
+    return min(-(-count // step) * step, max(most, count))
+
+
+def padded_columns(columns: int, most: int) -> int:
+    """The width of the page table: a power of two, so that few widths come up."""
+    wide = FEW_COLUMNS
+    while wide < columns:
+        wide *= 2
+    return min(wide, most)
+
+
+class StepGraphs:
+    """Graphs of one engine.
+
+    Args:
+        step: runs a step of a shape, without waiting for the device.
+    """
+
+    def __init__(self, step: Callable[[StepShape], None], slots: Slots) -> None:
+        self._step, self._slots = step, slots
+        self._graphs: dict[StepShape, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def run(self, shape: StepShape) -> None:
+        """Run a step; capture it first if it is the first of its shape."""
+        if shape not in self._graphs:
+            self._graphs[shape] = self._capture(shape)
+        self._graphs[shape].replay()
+
+    def _capture(self, shape: StepShape) -> torch.cuda.CUDAGraph:
+        """Kernels are compiled, and libraries take their workspace, before the capture.
+
+        A step writes the token that it draws over the one that it was fed. All else that it writes
+        comes out the same when it is run again, so only the token is put back.
+        """
+        fed = self._slots["token"].clone()
+        side = torch.cuda.Stream(self._slots.device)
+        side.wait_stream(torch.cuda.current_stream(self._slots.device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                self._step(shape)
+                self._slots["token"].copy_(fed)
+        torch.cuda.current_stream(self._slots.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self._step(shape)
+        return graph
