@@ -163,6 +163,16 @@ def test_a_token_outside_the_vocabulary_has_no_log_probability(device: str, form
     assert torch.equal(told.acceptance, before.acceptance)
 
 
+def test_debug_mode_looks_at_the_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case("cpu", torch.float32, 4, 16, 40)
+    args = (case.sparse_TM, case.dense_TM, case.head_VM, case.tokens_T, 1.0)
+    acceptance_from_hidden(*args, debug=True)
+    case.tokens_T[2] = 40
+    monkeypatch.setenv("SPARROW_DEBUG", "1")
+    with pytest.raises(ValueError, match=r"tokens_T\[2\] is 40, the vocabulary has 0 to 39"):
+        acceptance_from_hidden(*args)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("chunk", [1, 3, 8, 100])
 def test_results_do_not_depend_on_the_chunk(device: str, chunk: int) -> None:

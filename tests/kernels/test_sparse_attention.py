@@ -399,3 +399,16 @@ def test_wrong_arguments_are_one_clear_error(
 def test_what_does_not_fit_is_named(run: Any, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1" if "CUDA" not in says else "0")
     refused(run, says)
+
+
+@pytest.mark.parametrize("change", [lambda x: x | 4, lambda x: x & ~1])
+def test_debug_mode_looks_at_the_choice(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = make_case([20, 9], [2, 2], (4, 2, 8), rule_of(4, 20, 4)).to("cpu", torch.float32)
+    pages = case.choose("torch")
+    args = (case.q_LHD, case.k_LKD, case.v_LKD, pages, case.offsets, case.scale)
+    sparse_attention(*args, debug=True)
+    pages.words_KWL[1, 0, 21] = change(pages.words_KWL[1, 0, 21])
+    sparse_attention(*args)
+    monkeypatch.setenv("SPARROW_DEBUG", "1")
+    with pytest.raises(ValueError, match=r"token 21 is on page 0 .* KV head 1 attends to pages"):
+        sparse_attention(*args)

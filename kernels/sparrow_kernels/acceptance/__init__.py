@@ -17,7 +17,7 @@ from sparrow_kernels.acceptance.naive import (
     acceptance_from_logits,
     top_k_acceptance,
 )
-from sparrow_kernels.dispatch import interpreted
+from sparrow_kernels.dispatch import checks_values, interpreted
 
 __all__ = [
     "TokenStatistics",
@@ -43,6 +43,7 @@ def acceptance_from_hidden(
     lse_sparse_T: Tensor | None = None,
     lse_dense_T: Tensor | None = None,
     form: Form = "auto",
+    debug: bool | None = None,
 ) -> TokenStatistics:
     """Compare the sparse actor with the dense policy token by token, over the full vocabulary.
 
@@ -56,13 +57,15 @@ def acceptance_from_hidden(
         lse_sparse_T, lse_dense_T: log-sum-exp over the vocabulary of logits / temperature, where
             it is known already, in float32 (float64 for float64 inputs).
         form: how; `auto` goes by the device. Only `naive` has gradients.
+        debug: look at token numbers first, which waits for the GPU; None asks SPARROW_DEBUG.
 
     Returns:
         Results [T] in float32 (float64 for float64 inputs, on a CPU). No tokens give empty ones.
         NaN in a token's hidden state makes its results NaN.
 
     Raises:
-        ValueError: temperature 0; shapes, dtypes or devices that do not fit.
+        ValueError: temperature 0; shapes, dtypes or devices that do not fit; in debug mode a token
+            outside the vocabulary.
     """
     naive.check_temperature(temperature)
     _check_hidden(sparse_TM, dense_TM, head_VM)
@@ -70,6 +73,8 @@ def acceptance_from_hidden(
     for name, lse in (("lse_sparse_T", lse_sparse_T), ("lse_dense_T", lse_dense_T)):
         if lse is not None:
             _check_per_token(name, lse, sparse_TM, (torch.float32, torch.float64))
+    if checks_values(debug):
+        _check_tokens(tokens_T, len(head_VM))
     if form == "auto":
         form = _by_device(sparse_TM)
         # with nothing to find first, no product is made twice
@@ -156,6 +161,13 @@ def _check_per_token(
         )
     if x.device != hidden_TM.device:
         raise ValueError(f"{name} is on {x.device}, hidden states are on {hidden_TM.device}")
+
+
+def _check_tokens(tokens_T: Tensor, V: int) -> None:
+    wrong_T = (tokens_T < 0) | (tokens_T >= V)
+    if bool(wrong_T.any()):
+        t = int(wrong_T.nonzero()[0])
+        raise ValueError(f"tokens_T[{t}] is {int(tokens_T[t])}, the vocabulary has 0 to {V - 1}")
 
 
 def _check_fused(sparse_TM: Tensor, dense_TM: Tensor, head_VM: Tensor) -> None:

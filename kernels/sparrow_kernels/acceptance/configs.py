@@ -18,12 +18,14 @@ class ReadConfig:
 
 @dataclass(frozen=True)
 class TileConfig:
-    """A pass that makes its logits: tile of tokens, of vocabulary, of width; tiles a program."""
+    """A pass that makes its logits: tile of tokens, of vocabulary, of width; tiles of vocabulary a
+    program; tiles of tokens that run together."""
 
     bm: int = 128
     bn: int = 128
     bk: int = 64
     span: int = 8
+    group: int = 16
     warps: int = 8
     stages: int = 3
 
@@ -48,8 +50,8 @@ BY_GPU: dict[str, Config] = {"NVIDIA H200": DEFAULT}
 
 INTERPRETER = Config(
     read=ReadConfig(32, 1, 8),
-    lse=TileConfig(16, 16, 16, 2, 1, 1),
-    statistics=TileConfig(16, 16, 16, 2, 1, 1),
+    lse=TileConfig(16, 16, 16, 2, 2, 1, 1),
+    statistics=TileConfig(16, 16, 16, 2, 2, 1, 1),
     bytes=8 * 1024,
 )
 """Small, so that the tests' small shapes span several programs and chunks."""

@@ -136,11 +136,18 @@ def _scan(
 
 
 @triton.jit
-def _tile(T, BM: tl.constexpr):
-    """(tile of tokens, part of the vocabulary) of this program: all tokens of a part run together,
-    so that its piece of the head is read from memory once."""
+def _tile(T, parts, BM: tl.constexpr, GROUP: tl.constexpr):
+    """(tile of tokens, part of the vocabulary) of this program.
+
+    GROUP tiles of tokens run together for one part after the other, so that their hidden states
+    stay in L2 and a piece of the head is read once for all of them.
+    """
+    pid = tl.program_id(0)
     wide = tl.cdiv(T, BM)
-    return tl.program_id(0) % wide, (tl.program_id(0) // wide).to(tl.int64)
+    first = pid // (GROUP * parts) * GROUP
+    size = tl.minimum(wide - first, GROUP)
+    rest = pid % (GROUP * parts)
+    return first + rest % size, (rest // size).to(tl.int64)
 
 
 @triton.jit
@@ -152,13 +159,15 @@ def _make_lse(
     V,
     M,
     inverse,
+    parts,  # N
     plane,  # N * T
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
     SPAN: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    i, n = _tile(T, BM)
+    i, n = _tile(T, parts, BM, GROUP)
     t = i * BM + tl.arange(0, BM)
     k = tl.arange(0, BK)
     in_t = (t < T)[:, None]
@@ -197,13 +206,15 @@ def _make_statistics(
     V,
     M,
     inverse,
+    parts,  # N
     plane,  # N * T
     BM: tl.constexpr,
     BN: tl.constexpr,
     BK: tl.constexpr,
     SPAN: tl.constexpr,
+    GROUP: tl.constexpr,
 ):
-    i, n = _tile(T, BM)
+    i, n = _tile(T, parts, BM, GROUP)
     t = i * BM + tl.arange(0, BM)
     in_t = t < T
     k = tl.arange(0, BK)
@@ -306,7 +317,7 @@ def lse_of_hidden(rows_TM: Tensor, head_VM: Tensor, inverse: float, config: Tile
     part_2NT = torch.empty((2, parts, T), dtype=torch.float32, device=rows_TM.device)
     if T:
         _make_lse[(triton.cdiv(T, config.bm) * parts,)](
-            rows_TM, head_VM, part_2NT, T, V, M, inverse, parts * T, **_options(config)
+            rows_TM, head_VM, part_2NT, T, V, M, inverse, parts, parts * T, **_options(config)
         )
     m_NT, s_NT = part_2NT
     top_T = m_NT.amax(dim=0)
@@ -342,6 +353,7 @@ def statistics_of_hidden(
             V,
             M,
             inverse,
+            parts,
             parts * T,
             **_options(config),
         )
@@ -356,6 +368,7 @@ def _options(config: TileConfig) -> dict[str, int]:
         "BN": config.bn,
         "BK": config.bk,
         "SPAN": config.span,
+        "GROUP": config.group,
         "num_warps": config.warps,
         "num_stages": config.stages,
     }

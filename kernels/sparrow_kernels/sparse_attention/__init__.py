@@ -13,9 +13,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from sparrow_kernels.dispatch import Backend, interpreted, pick_backend
+from sparrow_kernels.dispatch import Backend, checks_values, interpreted, pick_backend
 from sparrow_kernels.sparse_attention import naive
-from sparrow_kernels.sparse_attention.rule import PageBits, PageRule, check_sequences
+from sparrow_kernels.sparse_attention.rule import (
+    PageBits,
+    PageRule,
+    check_choice,
+    check_sequences,
+)
 
 __all__ = ["PageBits", "PageRule", "choose_pages", "sparse_attention"]
 
@@ -72,6 +77,7 @@ def sparse_attention(
     scale: float,
     *,
     backend: Backend | None = None,
+    debug: bool | None = None,
 ) -> Tensor:
     """Attend from every token to the tokens, up to itself, of its chosen pages.
 
@@ -80,6 +86,7 @@ def sparse_attention(
         offsets: first token of each sequence, and the end of the last.
         scale: factor on q.k, usually D ** -0.5.
         backend: the plain definition (`torch`) or the kernels; None goes by the device.
+        debug: look at the choice first, which waits for the GPU; None asks SPARROW_DEBUG.
 
     Keys and values must be finite: what a query does not see still enters products with weight 0.
 
@@ -88,7 +95,8 @@ def sparse_attention(
         The kernels add in a fixed order: equal inputs give equal outputs and gradients.
 
     Raises:
-        ValueError: shapes, strides, dtypes or devices that do not fit.
+        ValueError: shapes, strides, dtypes or devices that do not fit; in debug mode a token that
+            does not attend to its own page, or does to a later one.
     """
     _check(q_LHD, k_LKD, offsets)
     if v_LKD.shape != k_LKD.shape or v_LKD.dtype != k_LKD.dtype:
@@ -105,6 +113,8 @@ def sparse_attention(
             f"page bits {words} of page size {pages.page_size} do not fit keys "
             f"{tuple(k_LKD.shape)} in sequences of up to {longest}"
         )
+    if checks_values(debug):
+        check_choice(pages, offsets)
     if pick_backend(q_LHD, backend) == "torch":
         chosen = pages.unpack()
         return naive.sparse_attention(q_LHD, k_LKD, v_LKD, chosen, offsets, pages.page_size, scale)

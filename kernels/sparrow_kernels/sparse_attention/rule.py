@@ -92,3 +92,21 @@ def check_sequences(tokens: int, offsets: Sequence[int]) -> None:
         raise ValueError(f"offsets must begin with 0 and end with {tokens}, found {list(offsets)}")
     if any(b <= a for a, b in pairwise(offsets)):
         raise ValueError(f"offsets must rise, found {list(offsets)}")
+
+
+def check_choice(pages: PageBits, offsets: Sequence[int]) -> None:
+    """Raise ValueError unless every token attends to its own page and to none after it."""
+    for start, end in pairwise(offsets):
+        part = PageBits(pages.words_KWL[..., start:end], pages.page_size)
+        chosen_KTP = part.unpack()
+        at_T = torch.arange(end - start, device=chosen_KTP.device) // pages.page_size
+        later_TP = torch.arange(chosen_KTP.shape[2], device=chosen_KTP.device) > at_T[:, None]
+        own_KT1 = chosen_KTP.gather(2, at_T[None, :, None].expand(len(chosen_KTP), -1, 1))
+        wrong_KT = (chosen_KTP & later_TP).any(dim=2) | ~own_KT1.squeeze(2)
+        if bool(wrong_KT.any()):
+            k, t = wrong_KT.nonzero()[0].tolist()
+            found = chosen_KTP[k, t].nonzero().flatten().tolist()
+            raise ValueError(
+                f"token {start + t} is on page {int(at_T[t])} of its sequence and must attend to "
+                f"it and to none after it; KV head {k} attends to pages {found}"
+            )
