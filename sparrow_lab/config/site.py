@@ -80,7 +80,8 @@ class SiteConfig(Strict):
     time limit, and when it is preempted (the partition's GraceTime, if that is shorter)."""
     on_preempt: Literal["requeue", "resubmit"] = "requeue"
     """How an interrupted job goes on: `requeue` asks Slurm to start it again; `resubmit` is for
-    clusters that cancel what they preempt, and submits the rest as a new job."""
+    clusters that cancel what they preempt, and submits the rest as a new job, which the
+    throttle of its array does not hold."""
     requeues: int = Field(3, ge=0)
     """So many jobs in a row that reached their time limit while the point got no further end
     it as failed; 0 never does. Preemptions do not count."""

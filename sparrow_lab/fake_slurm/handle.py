@@ -82,7 +82,7 @@ class FakeSlurm:
         code = self._controller.wait(30)
         self._controller = None
         processes.kill_everything(self.folder)
-        if code:
+        if code not in (0, -signal.SIGTERM):  # the latter: it had hardly begun
             raise RuntimeError((self.folder / "controller.log").read_text())
 
     # ------------------------------------------------------------------ what goes wrong

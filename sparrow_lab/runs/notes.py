@@ -85,6 +85,7 @@ class Notes:
                 note.cancelled = False
                 note.held = ""
                 note.floor = int(event.get("after", 0))
+                note.chunk = None  # it is to be submitted anew
 
     def _add_submission(self, event: Event) -> None:
         """`submitting` is written before a cluster is asked, what came of it afterwards."""

@@ -69,6 +69,7 @@ def arrange(
     canaries: Collection[str],
     live: Mapping[str, str],
     every_live: Sequence[str] = (),
+    first: Mapping[str, tuple[str, str]] | None = None,
 ) -> list[Part]:
     """Arrays for the elements, in the order in which they are to be submitted.
 
@@ -78,6 +79,7 @@ def arrange(
         throttle: most elements that run at once, or None.
         canaries: stages whose first element goes alone, before the rest.
         live: job in the queue that makes a point, by point id.
+        first: by stage, a point in the queue that is its canary already, and its job.
         every_live: all arrays of this sweep in the queue; a throttled chain starts after them.
 
     Every element is in exactly one part, and an index never reaches `cap`.
@@ -89,12 +91,12 @@ def arrange(
         by_stage.setdefault(element.stage, []).append(element)
     for stage, those in by_stage.items():
         canary: Made | None = None
-        watched: str | None = None
+        watched, job = (first or {}).get(stage, (None, None))
         rest = those
         if stage in canaries and len(those) > 1:
-            first = _part(stage, those[:1], made, live)
-            first.is_canary = True
-            _add(parts, first, made)
+            alone = _part(stage, those[:1], made, live)
+            alone.is_canary = True
+            _add(parts, alone, made)
             canary, watched, rest = Made(len(parts) - 1, 0), those[0].ids[0], those[1:]
         groups = [rest] if throttle else _groups(rest, made, live)
         for group in groups:
@@ -103,6 +105,8 @@ def arrange(
                 part.canary = watched
                 if canary is not None and canary not in part.after:
                     part.after.append(canary)
+                if job is not None and job not in part.after_jobs:
+                    part.after_jobs.append(job)
                 _add(parts, part, made)
     return _chained(parts, every_live) if throttle else [_coarse(p, parts) for p in parts]
 

@@ -157,8 +157,7 @@ class Element:
         """Say that the stages work, and finish the points that are the same runs."""
         for point in points:
             breaker.note_success(self.sweep, point.stage, point.id)
-        if any(p.stage in ("train", "evaluate") for p in points):
-            twins.finish_twins(self.sweep, self.sweep.read_plan())
+        twins.finish_twins(self.sweep, [p.id for p in points])
 
     def _cancel_waiting(self, stage: str) -> None:
         """Take what has not begun of a broken stage out of the queue; as far as Slurm lets us."""

@@ -74,6 +74,7 @@ def _parameters(
     if site.gpus:
         more["gres"] = f"gpu:{site.gpus}"
     more["requeue"] = True
+    extra = {k: v for k, v in site.extra.items() if v is not False}
     given = {
         "partition": site.partition,
         "account": site.account,
@@ -89,7 +90,7 @@ def _parameters(
         "signal_delay_s": site.grace,
         "stderr_to_stdout": True,
         "setup": [*site.setup, *_environment(chunk)],
-        "additional_parameters": {**more, **site.extra},
+        "additional_parameters": {**more, **extra},
         # a step does not take over the CPUs of its job by itself; MPI is not used
         "srun_args": [
             "--cpus-per-task",

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.notes import Notes, read_notes
@@ -20,7 +21,7 @@ from sparrow_lab.stages import identical
 from sparrow_lab.sweep.slurm import breaker, twins
 from sparrow_lab.sweep.slurm.allocation import Allocation
 from sparrow_lab.sweep.slurm.chunk import Chunk
-from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
+from sparrow_lab.sweep.slurm.squeue import read_queue
 from sparrow_lab.sweep.states import SILENT_S, last_change
 
 
@@ -53,8 +54,9 @@ class Gate:
             return Answer("leave", "it was cancelled")
         if note.chunk != self.chunk.token:
             return Answer("leave", "a later submission has this point")
-        if self._claimed(point.id):
-            return Answer("leave", "another job is at this point")
+        answer = self._claim(point.id)
+        if answer.kind != "go":
+            return answer
         for stage, needed in point.needs.items():
             answer = self._needed(f"its {stage}", needed, notes)
             if answer.kind != "go":
@@ -132,27 +134,31 @@ class Gate:
     def _result(self, point_id: str) -> dict[str, Any] | None:
         return self.sweep.point(point_id).read_result()
 
-    def _claimed(self, point_id: str) -> bool:
-        """Whether the point's last attempt is another job's, which lives."""
+    def _claim(self, point_id: str) -> Answer:
+        """Go unless the point's last attempt lives elsewhere.
+
+        A job of an earlier submission is waited for: this one has the point, but not yet.
+        """
         attempts = self.sweep.point(point_id).attempts()
         if not attempts or attempts[-1].read_failure() is not None:
-            return False
+            return Answer("go")
         claim = attempts[-1].read_claim() or {}
         job = claim.get("slurm")
-        if isinstance(job, Mapping):
-            if (job.get("array"), job.get("index")) == (self.here.array, self.here.index):
-                return False  # an earlier start of this very job, or a worker of it that died
-            return _job_lives(job, read_queue(), attempts[-1])
-        return is_alive(claim) if on_this_host(claim) else _moves(attempts[-1])
+        if not isinstance(job, Mapping):
+            lives = is_alive(claim) if on_this_host(claim) else _moves(attempts[-1])
+            return Answer("leave", "another worker is at this point") if lives else Answer("go")
+        name = f"{job.get('array')}_{job.get('index')}"
+        if name == self.here.name:
+            return Answer("go")  # an earlier start of this very job, or a worker of it that died
+        queue = read_queue()
+        if queue.error:
+            lives = _moves(attempts[-1])
+            return Answer("leave", "another job is at this point") if lives else Answer("go")
+        if any(q.job == name and q.phase == "running" for q in queue.elements.values()):
+            return Answer("wait", "an earlier job is at this point", name)
+        return Answer("go")
 
 
-def _job_lives(job: Mapping[str, Any], queue: Queue, attempt: Any) -> bool:
-    if queue.error:
-        return _moves(attempt)
-    name = f"{job.get('array')}_{job.get('index')}"
-    return any(q.job == name and q.phase == "running" for q in queue.elements.values())
-
-
-def _moves(attempt: Any) -> bool:
+def _moves(attempt: AttemptFolder) -> bool:
     """Whether the attempt's files changed lately."""
     return time.time() - last_change(attempt) < SILENT_S

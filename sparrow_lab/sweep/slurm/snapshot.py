@@ -84,7 +84,9 @@ def _copy(files: list[tuple[str, Path]], target: Path) -> None:
 
 
 def _note_commit(source: Path, stem: Path) -> None:
-    commit = _git(source, "rev-parse", "HEAD")
+    # an environment may lie inside a repository of somebody's own, which is none of ours
+    ours = _git(source, "ls-files", "--error-unmatch", "__init__.py") is not None
+    commit = _git(source, "rev-parse", "HEAD") if ours else None
     if commit is None:
         return
     patch = _git(source, "diff", "HEAD", "--binary") or b""

@@ -63,6 +63,7 @@ def submit(
     say: Say,
     stages: Mapping[str, str] | None = None,
     check: Callable[[Todo], None] | None = None,
+    forgive: bool = True,
 ) -> Submitted:
     """Submit every point of the plan that is neither done nor in somebody's hands.
 
@@ -72,6 +73,7 @@ def submit(
         options: `only` limits the points, `retries` is what jobs may try again by themselves.
         say: where to tell what happens, a line at a time.
         stages: stage functions of the workers, for tests.
+        forgive: a user's own command forgets what held a stage so far; a controller's does not.
         check: called with what is to be done before anything is written; raises to stop it.
 
     Raises:
@@ -91,10 +93,17 @@ def submit(
         say(line)
     if not todo.elements:
         return Submitted()
-    breaker.forgive(sweep)
+    if forgive:
+        breaker.forgive(sweep)
     limits = read_limits(site)
     parts = arrange(
-        todo.elements, limits.array, site.throttle, todo.canaries, todo.live, todo.live_arrays
+        todo.elements,
+        limits.array,
+        site.throttle,
+        todo.canaries,
+        todo.live,
+        todo.live_arrays,
+        todo.first,
     )
     return _Submission(sweep, site, options, limits, say, stages).send(parts)
 

@@ -39,6 +39,9 @@ class Todo:
     live: dict[str, str] = field(default_factory=dict)
     """Job of each point that is in the queue."""
     live_arrays: list[str] = field(default_factory=list)
+    first: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """By stage of which nothing is done yet: a point that is in the queue, and its job. The
+    rest waits for it as for a canary."""
 
     @property
     def points(self) -> list[PlannedPoint]:
@@ -59,7 +62,7 @@ def find_todo(sweep: SweepFolder, options: Options, queue: Queue) -> Todo:
     """
     plan = sweep.read_plan()
     notes = read_notes(Ledger(sweep.ledger_path).read())
-    twins.finish_twins(sweep, plan)
+    twins.finish_twins(sweep)
     states = read_states(sweep, plan, notes, lambda: queue)
     fresh = {i: _again(sweep, s, notes, options) for i, s in states.items()}
     todo = Todo(held_by_needs(fresh.values()))
@@ -76,6 +79,7 @@ def find_todo(sweep: SweepFolder, options: Options, queue: Queue) -> Todo:
     arrays = (q.array for q in queue.elements.values() if q.token in ours)
     todo.live_arrays = list(dict.fromkeys(arrays))
     todo.canaries = need_canary(todo)
+    todo.first = _first_live(todo)
     for point_id in chosen:
         todo.states[point_id] = PointState(todo.states[point_id].point, "planned")
     return todo
@@ -143,3 +147,12 @@ def need_canary(todo: Todo) -> set[str]:
         s.point.stage for s in todo.states.values() if s.state == "done" or s.state in ON_CLUSTER
     }
     return stages - known
+
+
+def _first_live(todo: Todo) -> dict[str, tuple[str, str]]:
+    done = {s.point.stage for s in todo.states.values() if s.state == "done"}
+    first: dict[str, tuple[str, str]] = {}
+    for state in todo.states.values():
+        if state.job and state.state in ("pending", "running") and state.point.stage not in done:
+            first.setdefault(state.point.stage, (state.point.id, state.job))
+    return first
