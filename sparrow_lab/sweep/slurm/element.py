@@ -18,6 +18,7 @@ from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.plan import PlannedPoint
 from sparrow_lab.runs.process import STOP_SIGNALS, this_process
+from sparrow_lab.stages import identical
 from sparrow_lab.sweep.slurm import breaker, twins
 from sparrow_lab.sweep.slurm.allocation import Allocation
 from sparrow_lab.sweep.slurm.child import Child, adopt_orphans
@@ -143,7 +144,8 @@ class Element:
             attempt.write_failure("lost", f"{said} (out of memory?)" if code == -9 else said)
             failure = attempt.read_failure() or {}
         if failure.get("kind") in ("interrupted", "held"):
-            return False
+            # found only now that another point has its run: the gate knows what to do
+            return not self.signal and identical.owner_of(self.sweep, point) != point.id
         floor = self.gate.notes().of(point.id).floor
         if may_try_again(self.sweep, point.id, floor, lost_before, self.chunk.retries):
             print(f"trying {point.id} again: {failure.get('message')}", flush=True)

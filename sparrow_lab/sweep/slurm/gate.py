@@ -111,7 +111,7 @@ class Gate:
 
     def _identity(self, point: PlannedPoint, notes: Notes) -> Answer:
         """Go, unless the point comes out as the same run as another that has it."""
-        owner = identical.owner_of(self.sweep, point)
+        owner = self._owner(point)
         if owner == point.id:
             twins.forget_twin(self.sweep, point.id)
             return Answer("go")
@@ -130,6 +130,21 @@ class Gate:
         if twins.note_twin(self.sweep, point, owner):
             return Answer("done")
         return Answer("leave", f"the same run as {owner}, which finishes both")
+
+    def _owner(self, point: PlannedPoint) -> str:
+        """The point that has the run of `point`.
+
+        The evaluation of a twin leaves the run to that of the train point that really ran, which
+        may not have come to claim it yet.
+        """
+        if point.stage == "evaluate":
+            ran = (self._result(point.needs["train"]) or {}).get("alias_of")
+            key = identical.effective_key(self.sweep, point) if ran else None
+            for other in self.sweep.read_plan().points if key else ():
+                alike = other.stage == "evaluate" and other.needs.get("train") == ran
+                if alike and identical.effective_key(self.sweep, other) == key:
+                    return identical.owner_of(self.sweep, other)
+        return identical.owner_of(self.sweep, point)
 
     def _result(self, point_id: str) -> dict[str, Any] | None:
         return self.sweep.point(point_id).read_result()

@@ -16,7 +16,7 @@ from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.notes import Note, Notes, Submission
 from sparrow_lab.sweep.slurm import breaker, twins
 from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
-from sparrow_lab.sweep.states import BLOCKING, PointState, State, own_state
+from sparrow_lab.sweep.states import BLOCKING, ON_CLUSTER, PointState, State, own_state
 
 SETTLING_S = 15.0
 """A job that was submitted so lately may not be in the queue yet."""
@@ -46,7 +46,7 @@ def with_queue(
             ahead = _ahead(sweep, submission, notes.of(point_id).index, point_id, out)
             state = _state(sweep, state, notes.of(point_id), submission, queue, ahead, held[stage])
         out[point_id] = state
-    return _twins(sweep, out)
+    return _twins(sweep, out, notes, queue)
 
 
 def _state(
@@ -143,7 +143,9 @@ def _is_of(attempt: AttemptFolder | None, submission: Submission) -> bool:
     return claim.get("token") == submission.token
 
 
-def _twins(sweep: SweepFolder, states: dict[str, PointState]) -> dict[str, PointState]:
+def _twins(
+    sweep: SweepFolder, states: dict[str, PointState], notes: Notes, queue: Queue
+) -> dict[str, PointState]:
     """Points that left their run to another: they wait for it, or are held with it."""
     for point_id, state in states.items():
         if state.state != "submitted" or state.job or state.reason:
@@ -152,7 +154,12 @@ def _twins(sweep: SweepFolder, states: dict[str, PointState]) -> dict[str, Point
         other = states.get(owner or "")
         if owner is None or other is None:
             continue
-        now: State = "held" if other.state in BLOCKING else "submitted"
+        note = notes.of(owner)
+        # its job finishes the twins after its own result is written
+        at_it = (note.chunk or "", note.index) in queue.elements or bool(queue.error)
+        now: State = "submitted" if at_it or other.state in ON_CLUSTER else "planned"
+        if other.state in BLOCKING:
+            now = "held"
         said = f", which is {other.state}" if now == "held" else ""
         states[point_id] = replace(state, state=now, reason=f"the same run as {owner}{said}")
     return states

@@ -84,8 +84,11 @@ def test_alike_failures_hold_the_rest_of_a_stage(fake_slurm: FakeSlurm, hand_in:
     assert counts == {"cancelled": 1, "failed": 1, "held": 6}
 
 
-def test_runs_that_come_out_the_same_are_run_once(fake_slurm: FakeSlurm, hand_in: HandIn) -> None:
-    plan = fakes.make_plan(taus=[0.8, 0.85, 0.9], seeds=[0, 1], digest="same", pause=0.2)
+@pytest.mark.parametrize("pause", [0.0, 0.7])
+def test_runs_that_come_out_the_same_are_run_once(
+    fake_slurm: FakeSlurm, hand_in: HandIn, pause: float
+) -> None:
+    plan = fakes.make_plan(taus=[0.8, 0.85, 0.9], seeds=[0, 1], digest="same", pause=pause)
     handed = hand_in(plan)
     handed.submit()
     assert set(handed.over().values()) == {"done"}
