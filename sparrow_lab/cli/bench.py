@@ -100,3 +100,36 @@ def kernels(
             row.note,
         )
     Console(width=200).print(table)
+
+
+@app.command("sweep")
+def sweep(
+    points: Annotated[int, typer.Option(min=30, help="About so many points.")] = 10_000,
+    folder: Annotated[
+        Path | None, typer.Option(help="Work there and leave it; the default is gone afterwards.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 1 when a target was missed.")
+    ] = False,
+) -> int:
+    """Plan, submit to a pretended Slurm and look at a large sweep: times and peak memory."""
+    import tempfile
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from sparrow_lab.sweep.bench import MEMORY_MB, bench_sweep
+
+    table = Table(title=f"a sweep of {points:,} points")
+    for column in ("", "s", "target", "peak MB", "target"):
+        table.add_column(column, justify="right" if column else "left")
+    missed = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        for step in bench_sweep(points, folder or Path(temporary)):
+            missed += not step.good
+            limit = "" if step.target_s is None else f"< {step.target_s:g}"
+            style = None if step.good else "red"
+            cells = (step.what, f"{step.seconds:.2f}", limit, f"{step.peak_mb:.0f}")
+            table.add_row(*cells, f"< {MEMORY_MB:g}", style=style)
+    Console().print(table)
+    return 1 if missed and check else 0

@@ -19,6 +19,10 @@ NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 """What file systems without file locks answer; then the owner's pid and start time decide."""
 
 
+class Held(UserError):
+    """Another process holds the sweep."""
+
+
 @contextmanager
 def sweep_lock(sweep: SweepFolder, wait_s: float = 0.0) -> Iterator[None]:
     """Hold the sweep while the block runs.
@@ -26,7 +30,7 @@ def sweep_lock(sweep: SweepFolder, wait_s: float = 0.0) -> Iterator[None]:
     Args:
         wait_s: wait so long for another holder to leave, as a controller does after each round.
 
-    Raises UserError when another process holds it; the message names its pid and host.
+    Raises Held, a UserError, when another process holds it; the message names its pid and host.
     Workers do not need the lock and keep running when its holder is killed.
     """
     path = sweep.path / "lock"
@@ -71,9 +75,9 @@ def lock_owner(sweep: SweepFolder) -> dict[str, Any] | None:
     return owner if is_alive(owner) else None
 
 
-def _held(sweep: SweepFolder, owner: dict[str, Any]) -> UserError:
+def _held(sweep: SweepFolder, owner: dict[str, Any]) -> Held:
     who = f"pid {owner.get('pid', '?')} on {owner.get('host', '?')}"
-    return UserError(
+    return Held(
         f"another sparrow-lab is running this sweep ({who}); wait for it, "
         f"or watch it with 'sparrow-lab status {sweep.name} --watch'",
         str(sweep.path),

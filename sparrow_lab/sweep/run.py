@@ -150,7 +150,7 @@ def _hand_over(
 ) -> None:
     """Submit the first points of a search and a controller for the rest, unless there is one."""
     from sparrow_lab.sweep.search.at_work import controller_job
-    from sparrow_lab.sweep.search.cluster_round import Rounds
+    from sparrow_lab.sweep.search.cluster_round import Passing, Rounds
     from sparrow_lab.sweep.search.job import submit_controller
     from sparrow_lab.sweep.search.orders import Orders
 
@@ -161,7 +161,11 @@ def _hand_over(
     if known:
         _say(console, f"the controller goes on with this file: {known}")
         return
-    if not Rounds(sweep, search, cluster, options, console, stages).play():
+    try:
+        goes_on = Rounds(sweep, search, cluster, options, console, stages).play()
+    except Passing as error:
+        raise UserError(f"the cluster does not answer: {error}") from error
+    if not goes_on:
         for line in search.lines():
             _say(console, line)
         return

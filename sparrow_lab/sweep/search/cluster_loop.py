@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 from sparrow_lab.errors import UserError
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.stages.signals import StopFlag
-from sparrow_lab.sweep.lock import sweep_lock
+from sparrow_lab.sweep.lock import Held, sweep_lock
 from sparrow_lab.sweep.search.at_work import has_left_the_queue, lease_of
-from sparrow_lab.sweep.search.cluster_round import Rounds
+from sparrow_lab.sweep.search.cluster_round import Passing, Rounds
 from sparrow_lab.sweep.search.controller import Controller
 from sparrow_lab.sweep.search.lease import Lease
-from sparrow_lab.sweep.search.orders import Orders, orders_path
+from sparrow_lab.sweep.search.orders import POLL_S, Orders, orders_path
 from sparrow_lab.sweep.slurm.cluster import Cluster
-from sparrow_lab.sweep.slurm.programs import SlurmError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RENEW_S = 20.0
+LOCK_S = 30.0
+"""So long a round waits for a command that holds the sweep."""
 TICK_S = 0.2
 
 
@@ -58,27 +59,26 @@ def control(sweep: SweepFolder, stop: StopFlag, console: Console, job: str | Non
 def _rounds(sweep: SweepFolder, lease: Lease, stop: StopFlag, console: Console) -> int:
     rounds: Rounds | None = None
     written = 0.0
+    pause = POLL_S
     while not stop:
         try:
-            with sweep_lock(sweep):
+            with sweep_lock(sweep, LOCK_S):
                 if not lease.held():
                     _say(console, "another controller has taken over; leaving")
                     return 0
-                orders = Orders.read(sweep)
                 changed = orders_path(sweep).stat().st_mtime
                 if rounds is None or changed != written:
-                    rounds, written = _open(sweep, orders, console), changed
+                    orders = Orders.read(sweep)
+                    rounds, written, pause = _open(sweep, orders, console), changed, orders.poll_s
                 if not rounds.play():
                     for line in rounds.search.lines():
                         _say(console, line)
                     return 0
-            pause = orders.poll_s
-        except UserError as error:
-            if _refused(error):
-                _say(console, f"error: {error}")
-                return 2
+        except (Passing, Held) as error:
             _say(console, f"warning: {error}")
-            pause = 15.0
+        except UserError as error:
+            _say(console, f"error: {error}")
+            return 2
         until = time.monotonic() + pause
         while time.monotonic() < until and not stop:
             time.sleep(TICK_S)
@@ -90,12 +90,6 @@ def _open(sweep: SweepFolder, orders: Orders, console: Console) -> Rounds:
     search = Controller(sweep, orders.config, orders.source_dir)
     cluster = Cluster.from_json(orders.cluster)
     return Rounds(sweep, search, cluster, orders.options, console, orders.stages)
-
-
-def _refused(error: UserError) -> bool:
-    """Whether it makes no sense to try again."""
-    cause = error.__cause__
-    return isinstance(cause, SlurmError) and not cause.passing
 
 
 @contextmanager

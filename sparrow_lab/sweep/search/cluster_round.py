@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from sparrow_lab.errors import UserError
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.sweep.launch import MOST_INTERRUPTIONS
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.search.controller import Controller
+from sparrow_lab.sweep.slurm.programs import SlurmError
+from sparrow_lab.sweep.slurm.squeue import read_queue
 from sparrow_lab.sweep.states import ON_CLUSTER, PointState, held_by_needs, read_states
 
 if TYPE_CHECKING:
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
 PATIENCE = 20
 """Points that stay planned though they were handed over wait for others of the same run; they are
 looked at again after so many rounds."""
+
+
+class Passing(Exception):
+    """The cluster does not answer at present; the next round may do better."""
 
 
 @dataclass
@@ -42,22 +49,36 @@ class Rounds:
         """One round; False when the search has ended and nothing is on its way any more.
 
         Raises:
-            UserError: something was not submitted; it stays planned.
+            UserError: the cluster refuses, or the budget is used up; what was not submitted
+                stays planned.
+            Passing: the cluster does not answer.
         """
+        queue = read_queue()
+        if queue.error:
+            raise Passing(queue.error)
         self.search.read()  # whoever held the lease before may have written more
-        states = self._hopeful(read_states(self.sweep))
+        states = self._hopeful(read_states(self.sweep, ask=lambda: queue))
         new = self.search.grow(states)
         if new:
-            states = self._hopeful(read_states(self.sweep))
+            states = self._hopeful(read_states(self.sweep, ask=lambda: queue))
         wanted = frozenset(i for i, s in states.items() if s.state == "planned")
         self._quiet = self._quiet + 1 if wanted == self._wanted else 0
         self._wanted = wanted
         if wanted and self._quiet % PATIENCE == 0:
             self._again.update(wanted - {p.id for p in new})
             options = replace(self.options, only=wanted)
-            self.cluster.submit(self.sweep, options, self.console, self.stages)
+            self._submit(options)
         busy = any(s.state in ON_CLUSTER for s in states.values())
         return bool(wanted) or busy or not self.search.finished
+
+    def _submit(self, options: Options) -> None:
+        try:
+            self.cluster.submit(self.sweep, options, self.console, self.stages)
+        except UserError as error:
+            cause = error.__cause__
+            if isinstance(cause, SlurmError) and cause.passing:
+                raise Passing(str(error)) from error
+            raise
 
     def _hopeful(self, states: Mapping[str, PointState]) -> dict[str, PointState]:
         """Points whose jobs vanished count as planned while they may be submitted again.
