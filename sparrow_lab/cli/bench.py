@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sparrow_lab.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sparrow_kernels.bench import Row
 
 app = typer.Typer(no_args_is_help=True, help="Measure speed against a peer in one run.")
 
@@ -69,7 +74,6 @@ def kernels(
         )
     import torch
     from rich.console import Console
-    from rich.table import Table
 
     if not torch.cuda.is_available():
         raise UserError(
@@ -82,7 +86,55 @@ def kernels(
         print(f"{row.op}: {row.shape}: {row.variant}: {row.ms:.4f} ms", flush=True)
         if csv is not None:
             write_csv(rows, csv)
-    table = Table(title=f"{torch.cuda.get_device_name()}, torch {torch.__version__}, medians")
+    Console(width=200).print(_table(rows, f"{torch.cuda.get_device_name()}, {torch.__version__}"))
+
+
+@app.command("rollout")
+def rollout(
+    model: Annotated[
+        list[str] | None, typer.Option(help="A shape, such as qwen3-1.7b; default: the paper's.")
+    ] = None,
+    part: Annotated[
+        list[str] | None, typer.Option(help="step, table4 or trajectory; default: all.")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the table there, as CSV.")] = None,
+    quick: Annotated[bool, typer.Option(help="Small batches, few lengths.")] = False,
+) -> None:
+    """The paged engine on one GPU with random weights: a step's time beside its byte floor."""
+    import torch
+    from rich.console import Console
+
+    from sparrow_kernels.bench import write_csv
+    from sparrow_lab.rollout.paged.bench.rows import PARTS, SCHEDULES
+    from sparrow_lab.rollout.paged.bench.rows import rows as measure
+
+    for name, given, allowed in (("--part", part, PARTS), ("--model", model, tuple(SCHEDULES))):
+        for one in given or ():
+            if one not in allowed:
+                known = ", ".join(allowed)
+                raise UserError(f"unknown '{one}'{nearest(one, allowed)}; allowed: {known}", name)
+    if not torch.cuda.is_available():
+        raise UserError(
+            "needs a CUDA device, and torch finds none on this machine", "bench rollout"
+        )
+    found = []
+    for one in part or PARTS:
+        # the paper's step and Table 4 are those of its smallest model
+        for name in model or (list(SCHEDULES) if one == "trajectory" else ["qwen3-1.7b"]):
+            for row in measure(one, name, torch.device("cuda"), quick):
+                found.append(row)
+                print(f"{row.op}: {row.shape}: {row.variant}: {row.ms:.4f} ms", flush=True)
+                if csv is not None:
+                    write_csv(found, csv)
+            torch.cuda.empty_cache()
+    Console(width=200).print(_table(found, f"{torch.cuda.get_device_name()}, {torch.__version__}"))
+
+
+def _table(rows: list[Row], title: str) -> Table:
+    """Rows of a bench beside their floors and aims."""
+    from rich.table import Table
+
+    table = Table(title=f"{title}, medians")
     for column in ("op", "shape", "variant", "ms", "TB/s", "floor ms", "ratio", "aim ms", "note"):
         numbers = column in ("ms", "TB/s", "floor ms", "ratio", "aim ms")
         table.add_column(column, justify="right" if numbers else "left")
@@ -99,7 +151,7 @@ def kernels(
             "" if row.aim_ms is None else f"{row.aim_ms:.4f}" + (" missed" if missed else ""),
             row.note,
         )
-    Console(width=200).print(table)
+    return table
 
 
 @app.command("sweep")

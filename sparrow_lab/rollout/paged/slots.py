@@ -107,6 +107,11 @@ class Slots:
         self.host["token"][slot] = token
         self._changed.add("token")
 
+    def set_length(self, slot: int, length: int) -> None:
+        """Tokens in a slot's cache, that of the token fed next counted."""
+        self.host["length"][slot] = length
+        self._changed.add("length")
+
     def force(self, first: int, tokens: npt.NDArray[np.int64]) -> None:
         """The next tokens of the slots from `first` on, given instead of drawn."""
         self.host["forced"][first : first + len(tokens)] = tokens

@@ -1,0 +1,1 @@
+"""The engine's speed on real shapes with random weights: steps, trajectories, a whole rollout."""
