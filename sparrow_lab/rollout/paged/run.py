@@ -195,7 +195,7 @@ class PagedRun:
             hidden.append(last)
             self._enter(number)
         self._force(first)
-        self.slots.push()
+        self.slots.push(len(self.at))
         hidden_AM = torch.stack(hidden)
         at = slice(first, len(self.at))
         drawn = draw(self.decoder.logits(hidden_AM), self.slots, at, self.truncates)
@@ -214,7 +214,7 @@ class PagedRun:
             slots.set_pages(slot, int(length[slot]) // self.table.size, [page])
         slots.grow(count)
         self._force(0)
-        slots.push()
+        slots.push(count)
         columns = -(-int(length[:count].max()) // self.table.size)
         self.step_once(count, columns, self.truncates)
         # the next step writes over what the slots hold: keep copies

@@ -117,11 +117,15 @@ class Slots:
         self.host["forced"][first : first + len(tokens)] = tokens
         self._changed.add("forced")
 
-    def push(self) -> None:
-        """Copy to the device what has changed on the host."""
+    def push(self, count: int) -> None:
+        """Copy to the device what has changed on the host; of the table, `count` slots in use."""
         for name in self._changed:
-            if self._device[name] is not self._mirror[name]:
-                self._device[name].copy_(self._mirror[name], non_blocking=True)
+            device, mirror = self._device[name], self._mirror[name]
+            if device is mirror:
+                continue
+            if name == "table":
+                device, mirror = device[:count], mirror[:count]
+            device.copy_(mirror, non_blocking=True)
         self._changed.clear()
 
     def grow(self, count: int) -> None:

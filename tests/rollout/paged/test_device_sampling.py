@@ -60,7 +60,7 @@ def test_each_slot_samples_by_its_own_settings(
     slots = make_slots(len(which) + 2, wide)
     for i, options in enumerate(which, 1):
         slots.set(i, RolloutConfig(**options), length=10 + i, sample=i, seed=seed)
-    slots.push()
+    slots.push(len(which) + 2)
     drawn = sampling.draw(logits, slots, slice(1, 1 + len(which)), truncates=True)
     for row, options in enumerate(which):
         i = row + 1

@@ -70,11 +70,14 @@ def test_a_step_is_timed_at_the_length_asked_for() -> None:
 def test_lines_of_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "find_shape", lambda _: SMALL)
     monkeypatch.setattr(bench, "TABLE4", {16: (4.59, 5.13, 5.41)})
-    found = {part: list(bench.rows(part, "qwen3-1.7b", CPU, True)) for part in ("step", "table4")}
+    parts = [part for part in bench.PARTS if part != "trajectory"]
+    found = {part: list(bench.rows(part, "qwen3-1.7b", CPU, True)) for part in parts}
     dense, sparse = found["step"]
     assert (dense.variant, sparse.variant) == ("dense", "qwen3-1.7b-0.86")
     assert dense.floor_ms == byte_floor(dense.bytes) and sparse.bytes <= dense.bytes
     assert dense.aim_ms == pytest.approx(1.2 * dense.floor_ms)
+    assert [row.variant for row in found["whole"]] == ["qwen3-1.7b-0.86", "dense"]
+    assert all("tokens/s" in row.note for row in found["whole"])
     assert [row.aim_ms for row in found["table4"]] == pytest.approx([3.06, 3.42, 3.6067], abs=1e-3)
 
 

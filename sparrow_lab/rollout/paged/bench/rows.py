@@ -9,16 +9,22 @@ from itertools import pairwise
 import torch
 
 from sparrow_kernels.bench.row import Row, byte_floor
-from sparrow_lab.config.schema import ReservedConfig
+from sparrow_lab.config.schema import ReservedConfig, RolloutConfig
 from sparrow_lab.rollout.decoder import Decoder
-from sparrow_lab.rollout.paged.bench.shapes import find_shape, random_decoder, step_bytes
+from sparrow_lab.rollout.paged.bench.shapes import (
+    find_shape,
+    random_decoder,
+    random_model,
+    step_bytes,
+)
 from sparrow_lab.rollout.paged.bench.timer import StepTimer, layout_of
+from sparrow_lab.rollout.paged.engine import PagedEngine
 from sparrow_lab.rollout.paged.memory import pages_for
 from sparrow_lab.rollout.paged.pool import pages_of
 from sparrow_lab.sparsity.presets import load_preset
 from sparrow_lab.sparsity.schedule import Schedule
 
-PARTS = ("step", "table4", "trajectory")
+PARTS = ("step", "table4", "trajectory", "whole")
 """What can be asked for alone."""
 
 SCHEDULES = {
@@ -49,6 +55,9 @@ def rows(part: str, model: str, device: torch.device, quick: bool) -> Iterator[R
     Args:
         quick: few lengths, few repetitions: does everything run?
     """
+    if part == "whole":
+        yield from whole_rows(model, device, *((8, 64, 16) if quick else (64, 4096, 256)))
+        return
     decoder = random_decoder(find_shape(model), device)
     if part == "step":
         yield from step_rows(decoder, model, 4 if quick else 28, 2_000 if quick else 20_000)
@@ -115,6 +124,41 @@ def trajectory_rows(decoder: Decoder, model: str, every: int) -> Iterator[Row]:
             floor,
             aim_ms=floor * (DENSE_AIM if schedule.is_dense else SPARSE_AIM),
             note=note,
+        )
+
+
+def whole_rows(
+    model: str, device: torch.device, prompts: int, length: int, new: int
+) -> Iterator[Row]:
+    """Rollouts from prompts to a batch in host memory: prefill, steps and all that the host does.
+
+    Its floor is that of the steps alone.
+    """
+    loaded = random_model(find_shape(model), device)
+    noise = torch.Generator().manual_seed(0)
+    vocabulary = int(loaded.config.vocab_size)
+    asked = torch.randint(vocabulary, (prompts, length), generator=noise).tolist()
+    sparse = [load_preset(name) for name in SCHEDULES[model]]
+    memory = 0.8 if device.type == "cuda" else None
+    engine = PagedEngine(loaded, sparse[0], prompts, memory=memory)
+    rollout = RolloutConfig()
+    for schedule in (*sparse, Schedule.dense(sparse[0].page_size)):
+        engine.set_schedule(schedule)
+        engine.generate(asked, 1, rollout, max_new_tokens=2)  # compiles and captures
+        engine.generate(asked, 1, rollout, max_new_tokens=new)
+        batch = engine.generate(asked, 1, rollout, max_new_tokens=new)
+        lengths = [length, length + new]
+        floors = [byte_floor(step_bytes(engine.decoder, schedule, prompts, n)) for n in lengths]
+        floor = _mean(lengths, floors)
+        yield Row(
+            "whole rollout",
+            f"{model}, {prompts} prompts of {length}, {new} new tokens",
+            schedule.name,
+            batch.seconds / new * 1e3,
+            int(floor / byte_floor(1)),
+            0,
+            floor,
+            note=f"{prompts * new / batch.seconds:,.0f} tokens/s, prefill in it",
         )
 
 

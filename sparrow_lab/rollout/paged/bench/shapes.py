@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -10,6 +10,9 @@ from sparrow_lab.errors import UserError, nearest
 from sparrow_lab.rollout.decoder import Decoder
 from sparrow_lab.rollout.paged.device_decoder import DeviceDecoder
 from sparrow_lab.sparsity.schedule import Schedule
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 class Shape(NamedTuple):
@@ -46,11 +49,8 @@ def find_shape(name: str) -> Shape:
     return SHAPES[name]
 
 
-def random_decoder(shape: Shape, device: torch.device, context: int = 40_960) -> Decoder:
-    """Layers with random weights, in bfloat16 on a GPU and float32 elsewhere.
-
-    What the fused matrices have copied is given up by the model, so that it is in memory once.
-    """
+def random_model(shape: Shape, device: torch.device, context: int = 40_960) -> PreTrainedModel:
+    """A Qwen3 of this shape, in bfloat16 on a GPU and float32 elsewhere."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
@@ -69,9 +69,18 @@ def random_decoder(shape: Shape, device: torch.device, context: int = 40_960) ->
     torch.set_default_dtype(torch.bfloat16 if device.type == "cuda" else torch.float32)
     try:
         with device:
-            model: Any = Qwen3ForCausalLM(config).eval()
+            model: PreTrainedModel = Qwen3ForCausalLM(config).eval()
     finally:
         torch.set_default_dtype(before)
+    return model
+
+
+def random_decoder(shape: Shape, device: torch.device, context: int = 40_960) -> Decoder:
+    """Layers with random weights.
+
+    What the fused matrices have copied is given up by the model, so that it is in memory once.
+    """
+    model: Any = random_model(shape, device, context)
     decoder = DeviceDecoder(model)
     decoder.reserve_turns(context)
     for layer in model.model.layers:

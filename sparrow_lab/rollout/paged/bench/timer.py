@@ -69,7 +69,7 @@ class StepTimer:
         self.budgets.load(schedule)
         for slot in range(self.batch):
             self.slots.set_length(slot, length)
-        self.slots.push()
+        self.slots.push(self.batch)
         columns = padded_columns(pages_of(length, schedule.page_size), self.slots.columns)
         choice = None if schedule.is_dense else Choice.of(schedule)
         shape = StepShape(self.batch, columns, choice, False)
