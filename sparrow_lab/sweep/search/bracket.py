@@ -119,7 +119,8 @@ def _ends(
         level = next((x for x in known if x.low <= end <= x.high), Level(end))
         verdict = level.verdict(quorum)
         if verdict == "open":
-            result.asks += [Ask(end, s, f"the end that is {wanted}") for s in level.wanted(quorum)]
+            why = f"the end that should {'collapse' if wanted == 'collapsed' else 'be stable'}"
+            result.asks += [Ask(end, s, why) for s in level.wanted(quorum)]
         elif verdict == "undecided":
             result.finished = f"the end at {end:g} is undecided: {level.text()}"
         elif wanted == "collapsed":

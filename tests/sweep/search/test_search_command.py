@@ -37,8 +37,8 @@ def test_a_dry_run_shows_what_would_come_first(
     assert call(write(BRACKET), *runs) == 0
     said = capsys.readouterr().out
     assert "bracket: about 8 levels of at most 3 seeds: 24 training runs" in said
-    assert "first: tau=0.25, seed=0 (the end that is collapsed)" in said
-    assert "first: tau=0.95, seed=1 (the end that is stable)" in said
+    assert "first: tau=0.25, seed=0 (the end that should collapse)" in said
+    assert "first: tau=0.95, seed=1 (the end that should be stable)" in said
     assert not (tmp_path / "runs").exists()
 
 
