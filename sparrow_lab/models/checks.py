@@ -21,27 +21,52 @@ PROVENANCE = "provenance.json"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 
-def check_config(config: dict[str, Any], where: str) -> None:
-    """Refuse a `config.json` that is not of a plain decoder of transformers.
+def check_plain(config: dict[str, Any], where: str) -> None:
+    """Refuse a `config.json` with own code, with quantised weights or without a model type.
 
     Raises:
-        UserError: own code, quantised weights, or an architecture that is no causal language model.
+        UserError: any of these.
     """
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
     if config.get("auto_map"):
         raise UserError("the model brings its own Python code, which is never run", where)
     if config.get("quantization_config"):
         method = config["quantization_config"].get("quant_method", "unknown")
         raise UserError(f"quantised weights ({method}) cannot be trained; dequantise first", where)
-    kind = config.get("model_type")
-    if not isinstance(kind, str):
+    if not isinstance(config.get("model_type"), str):
         raise UserError("no model_type in config.json", where)
+
+
+def check_config(config: dict[str, Any], where: str) -> None:
+    """Refuse a `config.json` that is not of a plain decoder of transformers.
+
+    Raises:
+        UserError: as `check_plain`, or an architecture that is no causal language model.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    check_plain(config, where)
+    kind = config["model_type"]
     if config.get("is_encoder_decoder") or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise UserError(f"'{kind}' is no decoder-only language model of this transformers", where)
     named = config.get("architectures") or []
     if named and not any(str(name).endswith(("ForCausalLM", "LMHeadModel")) for name in named):
         raise UserError(f"architecture {', '.join(named)} has no language-model head", where)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The weight files that a folder should have: those of its index, or the one.
+
+    Raises:
+        UserError: the index cannot be read.
+    """
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return [folder / "model.safetensors"]
+    try:
+        parts = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"cannot be read: {error!r}", str(index)) from None
+    return [folder / part for part in sorted(parts)]
 
 
 def check_weights(folder: Path) -> None:
@@ -50,21 +75,15 @@ def check_weights(folder: Path) -> None:
     Raises:
         UserError: only pickles, nothing at all, or a part that the index names is missing.
     """
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            parts = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError) as error:
-            raise UserError(f"cannot be read: {error!r}", str(index)) from None
-        missing = sorted(part for part in parts if not (folder / part).is_file())
-        if missing:
-            raise UserError(
-                f"{len(missing)} of {len(parts)} weight files are missing, first {missing[0]}",
-                str(folder),
-            )
+    files = weight_files(folder)
+    missing = [path for path in files if not path.is_file()]
+    if not missing:
         return
-    if (folder / "model.safetensors").is_file():
-        return
+    if (folder / "model.safetensors.index.json").is_file():
+        raise UserError(
+            f"{len(missing)} of {len(files)} weight files are missing, first {missing[0].name}",
+            str(folder),
+        )
     pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
     if pickles:
         raise UserError(

@@ -17,7 +17,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparrow_lab.rollout.weights import FAMILIES, LayerWeights, check_supported, fuse_layer
+from sparrow_lab.models.families import check_supported
+from sparrow_lab.rollout.weights import LayerWeights, fuse_layer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,8 +27,6 @@ Ints = npt.NDArray[np.int64]
 
 _BLOCK = 64
 """Positions whose rotations are laid out for heads together."""
-
-__all__ = ["FAMILIES", "Decoder"]
 
 
 class Decoder:

@@ -30,7 +30,7 @@ class RolloutEngine:
     """Generates samples for prompts with one model and one schedule.
 
     Args:
-        model: any supported decoder of transformers, see `decoder.FAMILIES`.
+        model: any supported decoder of transformers, see `models.families`.
         schedule: how many tokens to attend to at each length; `Schedule.dense` for all.
         max_batch: sequences decoded at once; the pool is sized for as many of the longest.
     """

@@ -21,9 +21,6 @@ from torch import Tensor
 
 from sparrow_lab.errors import UserError
 
-FAMILIES = ("qwen3", "qwen2", "llama")
-"""`model_type` of the architectures whose layers this file knows."""
-
 
 @dataclass
 class LayerWeights:
@@ -49,23 +46,6 @@ class LayerWeights:
     norm_mlp: Tensor | None
     gate_up: Tensor
     down: Tensor
-
-
-def check_supported(config: Any) -> None:
-    """Refuse, by name, an architecture or an option that the layer loop does not implement."""
-    kind = config.model_type
-    if kind not in FAMILIES:
-        raise UserError(f"architecture '{kind}' cannot be rolled out; known: {', '.join(FAMILIES)}")
-    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if layers != {"full_attention"}:
-        raise UserError(f"'{kind}' with {sorted(layers - {'full_attention'})} layers is unknown")
-    if config.hidden_act != "silu":
-        raise UserError(f"activation '{config.hidden_act}' is unknown; silu is")
-    if getattr(config, "mlp_bias", False):
-        raise UserError(f"'{kind}' with biases in its MLP is unknown")
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") in ("dynamic", "longrope"):
-        raise UserError(f"rotary type '{rope['rope_type']}' depends on the length: unknown")
 
 
 def fuse_layer(layer: Any, kv_heads: int, head_dim: int, fold: bool = True) -> LayerWeights:

@@ -7,7 +7,9 @@ the point, so that a later edit of a file is another point and shows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
 
@@ -18,6 +20,9 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.sweep.canonical import Config, form
 from sparrow_lab.sweep.content import Files
 from sparrow_lab.sweep.expand import Combination
+
+if TYPE_CHECKING:
+    from sparrow_lab.tasks.jsonl import JsonlParams
 
 _CHECKED = ("model", "task", "sparsity", "rollout", "calibrate")
 
@@ -63,6 +68,7 @@ class Resolver:
 
 
 def _model(config: Config, files: Files, where: Where) -> Config:
+    from sparrow_lab.models.folder import check_folder
     from sparrow_lab.models.shape import find_folder
     from sparrow_lab.models.tiny import TINY, asset_folder
 
@@ -92,6 +98,7 @@ def _model(config: Config, files: Files, where: Where) -> Config:
         if not (folder / "config.json").is_file():
             raise UserError(f"'{name}' is no model folder: it has no config.json", place)
         folder = folder.resolve()
+        files.check(folder, check_folder, place)
         pinned = files.hash(folder, model["fingerprint"], place)
         return {**model, "name": str(folder), "fingerprint": pinned}
     if model["fingerprint"] is not None:
@@ -100,6 +107,8 @@ def _model(config: Config, files: Files, where: Where) -> Config:
 
 
 def _task(config: Config, files: Files, where: Where) -> Config:
+    from sparrow_lab.tasks.jsonl import check_lines
+
     task: Config = dict(config["task"])
     name, dataset, place = task["name"], task["dataset"], where("task.dataset")
     needs = name in {"reasoning_gym", "jsonl"}
@@ -115,11 +124,24 @@ def _task(config: Config, files: Files, where: Where) -> Config:
         )
     if name == "jsonl":
         path = files.require(dataset, "data file", place)
+        params = _jsonl_params(task, where)
+        files.check(path, partial(check_lines, params=params), place)
         return {**task, "dataset": str(path), "sha256": files.hash(path, task["sha256"], place)}
     if task["sha256"] is not None:
         text = f"'sha256' belongs to a jsonl file; the task is {name}"
         raise UserError(text, where("task.sha256"))
     return task if needs else _built_in(task, where)
+
+
+def _jsonl_params(task: Config, where: Where) -> JsonlParams:
+    from sparrow_lab.tasks.jsonl import JsonlParams
+
+    try:
+        return JsonlParams.model_validate(task["params"])
+    except ValidationError as problem:
+        node = as_node(task["params"], "task.params")
+        error = from_validation(problem, node, JsonlParams, path=("task", "params"))
+        raise UserError(error.message, where(error.where)) from None
 
 
 def _built_in(task: Config, where: Where) -> Config:

@@ -6,6 +6,7 @@ runs. Ids take the content, so that a moved file is the same file and an edited 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from sparrow_lab.config.content import check_pinned, content_hash
@@ -18,6 +19,7 @@ class Files:
     def __init__(self, source_dir: Path) -> None:
         self.source_dir = Path(source_dir)
         self._hashes: dict[Path, str] = {}
+        self._checked: set[Path] = set()
 
     def find(self, path: str) -> Path | None:
         """Return the absolute path of a file or folder that the sweep names, or None."""
@@ -38,6 +40,16 @@ class Files:
         raise UserError(
             f"there is no {what} '{path}' in {places}{nearest(Path(path).name, names)}", where
         )
+
+    def check(self, path: Path, rule: Callable[[Path], None], where: str | None) -> None:
+        """Apply a rule to a file or folder, once; its error says where the sweep names it."""
+        if path in self._checked:
+            return
+        try:
+            rule(path)
+        except UserError as error:
+            raise UserError(str(error), where) from None
+        self._checked.add(path)
 
     def hash(self, path: Path, pinned: str | None, where: str | None) -> str:
         """Return the hash of a file or model folder; UserError if it was pinned to another."""

@@ -32,6 +32,8 @@ from sparrow_lab.tasks.text import (
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_COMPRESSED = (".gz", ".xz", ".bz2", ".zst", ".zip")
+
 
 class JsonlParams(BaseModel):
     """Options of the task (`task.params`)."""
@@ -144,6 +146,7 @@ def read_pairs(path: Path, params: JsonlParams) -> list[tuple[str, str]]:
     """
     if not path.is_file():
         raise UserError("no such file", f"task.dataset {path}")
+    check_lines(path, params)
     import datasets
     from datasets.utils.logging import disable_progress_bar
 
@@ -151,49 +154,63 @@ def read_pairs(path: Path, params: JsonlParams) -> list[tuple[str, str]]:
     try:
         table = datasets.load_dataset("json", data_files=str(path), split="train")
     except Exception as error:  # datasets wraps what pyarrow says in several types of its own
-        raise UserError(_bad_line(path) or f"cannot be read: {error}", str(path)) from None
+        raise UserError(f"cannot be read: {error}", str(path)) from None
     for name in (params.prompt_field, params.answer_field):
         if name not in table.column_names:
             there = ", ".join(table.column_names)
-            missing = f"no field '{name}'{nearest(name, table.column_names)}; there are {there}"
-            raise UserError(_bad_line(path) or missing, str(path))
+            hint = nearest(name, table.column_names)
+            raise UserError(f"no field '{name}'{hint}; there are {there}", str(path))
     pairs = []
     columns = table.select_columns([params.prompt_field, params.answer_field])
     for number, row in enumerate(columns, start=1):
         prompt, answer = row[params.prompt_field], row[params.answer_field]
-        if not isinstance(prompt, str) or not prompt.strip():
-            raise UserError(f"'{params.prompt_field}' is {prompt!r}, not text", f"{path}:{number}")
-        if not _is_answer(answer):
-            raise UserError(
-                f"'{params.answer_field}' is {answer!r}, not text or a number", f"{path}:{number}"
-            )
+        check_pair(prompt, answer, params, f"{path}:{number}")
         pairs.append((prompt, str(answer)))
     return pairs
 
 
-def _is_answer(answer: Any) -> bool:
-    if isinstance(answer, str):
-        return bool(answer.strip())
-    return isinstance(answer, int | float) and not isinstance(answer, bool)
+def check_lines(path: Path, params: JsonlParams) -> None:
+    """Refuse a file with a line that cannot be used; needs no `datasets`, and reads it once.
 
+    Compressed files, and a single JSON array, are left to `read_pairs`.
 
-def _bad_line(path: Path) -> str | None:
-    """The first line that is no JSON object, in words, or None."""
+    Raises:
+        UserError: naming the file and the first such line.
+    """
     if path.stat().st_size == 0:
-        return "the file is empty"
-    if path.suffix in (".gz", ".xz", ".bz2", ".zst", ".zip"):
-        return None
+        raise UserError("the file is empty", str(path))
+    if path.suffix in _COMPRESSED or path.suffix == ".json":
+        return
+    number = 0
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    found = json.loads(line)
-                except ValueError as error:
-                    return f"line {number} is not JSON: {error}"
-                if not isinstance(found, dict) and path.suffix != ".json":
-                    return f"line {number} is not a JSON object"
+                if line.strip():
+                    _check_line(line, params, f"{path}:{number}")
     except UnicodeDecodeError:
-        return "not UTF-8 text"
-    return None
+        raise UserError("not UTF-8 text", f"{path}:{number + 1}") from None
+    except OSError as error:
+        raise UserError(error.strerror or str(error), str(path)) from None
+
+
+def _check_line(line: str, params: JsonlParams, where: str) -> None:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"not JSON: {error}", where) from None
+    if not isinstance(found, dict):
+        raise UserError("not a JSON object", where)
+    for name in (params.prompt_field, params.answer_field):
+        if name not in found:
+            there = ", ".join(found)
+            raise UserError(f"no field '{name}'{nearest(name, found)}; there are {there}", where)
+    check_pair(found[params.prompt_field], found[params.answer_field], params, where)
+
+
+def check_pair(prompt: Any, answer: Any, params: JsonlParams, where: str) -> None:
+    """Refuse a prompt that is no text, and an answer that is neither text nor a number."""
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise UserError(f"'{params.prompt_field}' is {prompt!r}, not text", where)
+    number = isinstance(answer, int | float) and not isinstance(answer, bool)
+    if not number and not (isinstance(answer, str) and answer.strip()):
+        raise UserError(f"'{params.answer_field}' is {answer!r}, not text or a number", where)

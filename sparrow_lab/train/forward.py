@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sparrow_lab.rollout.weights import check_supported
+from sparrow_lab.models.families import check_supported
 from sparrow_lab.train.attention import HeadOrder, packed_attention
 from sparrow_lab.train.packing import PackedRows
 

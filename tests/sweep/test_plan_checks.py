@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from sparrow_lab.config.load import load_sweep
 from sparrow_lab.errors import UserError
+from sparrow_lab.models.tiny import asset_folder
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep import checks
 from sparrow_lab.sweep.plan import make_plan
@@ -47,10 +49,21 @@ def plan(folder: Path, text: str) -> Plan:
             "3:53",
             "no data file 'dat.jsonl' in",
         ),
+        ("{model: {name: a/b}, task: {name: jsonl, dataset: none.jsonl}}", "3:53", "is empty"),
         (
-            "{model: {name: a/b}, task: {name: jsonl, dataset: data.jsonl, sha256: 0a0a}}",
+            "{model: {name: a/b}, task: {name: jsonl, dataset: data.jsonl}}",
             "3:53",
-            "data.jsonl' has changed since it was pinned",
+            "data.jsonl:2: no field 'answer'",
+        ),
+        (
+            "{model: {name: a/b}, task: {name: jsonl, dataset: good.jsonl, params: {field: q}}}",
+            "3:81",
+            "field",
+        ),
+        (
+            "{model: {name: a/b}, task: {name: jsonl, dataset: good.jsonl, sha256: 0a0a}}",
+            "3:53",
+            "good.jsonl' has changed since it was pinned",
         ),
         ("rollout: {temperature: 0}", "3:26", "found 0 (greedy)"),
         ("sparsity: {dense_layers: 3, schedule: {budget: 96}}", "3:28", "tiny-s has 3 layers"),
@@ -76,7 +89,10 @@ def plan(folder: Path, text: str) -> Plan:
 )
 def test_points_that_cannot_run(tmp_path: Path, text: str, where: str, words: str) -> None:
     (tmp_path / "notes").mkdir()
-    (tmp_path / "data.jsonl").write_text("{}\n")
+    good = '{"prompt": "1 + 1", "answer": 2}\n'
+    (tmp_path / "good.jsonl").write_text(good)
+    (tmp_path / "data.jsonl").write_text(good + '{"prompt": "1 + 1"}\n')
+    (tmp_path / "none.jsonl").write_text("")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(UserError) as caught:
         plan(tmp_path, f"name: s\nbase:\n  {text}\n")
@@ -163,9 +179,8 @@ def test_a_schedule_file_for_another_page_size_is_refused(tmp_path: Path) -> Non
 
 def test_a_model_folder_is_known_by_its_content(tmp_path: Path) -> None:
     folder = tmp_path / "qwen"
-    folder.mkdir()
-    (folder / "config.json").write_text('{"model_type": "qwen3"}')
-    (folder / "model.safetensors").write_bytes(bytes(200_000))
+    shutil.copytree(asset_folder("tiny-s", 0), folder)
+    (folder / "tokenizer.json").touch()
     text = "name: s\nbase: {model: {name: qwen}}\n"
 
     def train(made: Plan) -> str:
@@ -177,5 +192,6 @@ def test_a_model_folder_is_known_by_its_content(tmp_path: Path) -> None:
     folder.rename(tmp_path / "other")
     moved = plan(tmp_path, text.replace("qwen", "other"))
     assert train(moved) == train(before)
-    (tmp_path / "other" / "model.safetensors").write_bytes(bytes(199_999) + b"x")
+    weights = tmp_path / "other" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert train(plan(tmp_path, text.replace("qwen", "other"))) != train(before)

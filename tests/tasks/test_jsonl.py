@@ -98,8 +98,8 @@ def test_math_and_exact_verifiers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b'{"prompt": "a", "answer": "b"}\n{"prompt": \n', "line 2 is not JSON"),
-        (b"[1]\n", "line 1 is not a JSON object"),
+        (b'{"prompt": "a", "answer": "b"}\n{"prompt": \n', "a.jsonl:2: not JSON"),
+        (b"[1]\n", "a.jsonl:1: not a JSON object"),
         (b"", "the file is empty"),
         (b"\xff\xfe\n", "not UTF-8"),
         (b'{"promt": "a", "answer": "b"}\n', r"no field 'prompt' \(did you mean 'promt'\?\)"),

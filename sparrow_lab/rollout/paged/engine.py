@@ -43,7 +43,7 @@ class PagedEngine:
     """Generates samples for prompts with one model and one schedule.
 
     Args:
-        model: any supported decoder of transformers, see `decoder.FAMILIES`.
+        model: any supported decoder of transformers, see `models.families`.
         schedule: how many tokens to attend to at each length; `Schedule.dense` for all.
         max_batch: sequences decoded at once.
         memory: of the KV cache: bytes (int), or the fraction of a GPU that the process may fill
