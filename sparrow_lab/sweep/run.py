@@ -136,8 +136,7 @@ def _begin(sweep: SweepFolder, search: Controller, cluster: Cluster | None) -> P
             f"{sweep.name}' ends it",
             str(sweep.path),
         )
-    search.read()
-    return search.plan()
+    return search.begin(adopt=False)
 
 
 def _hand_over(

@@ -121,17 +121,24 @@ class BracketMethod:
         return list(found.values())
 
     def most(self) -> str:
-        """`at most 8 levels of 3 seeds each for 2 brackets: 48 training runs`."""
+        """`about 8 levels of at most 3 seeds for each of 2 brackets: 48 training runs`."""
+        brackets = len(self.groups)
+        many = f" for each of {brackets} brackets" if brackets > 1 else ""
+        text = f"about {self._levels()} levels of at most {len(self.settings.seeds)} seeds{many}"
+        return f"{text}: {self.bound()} training runs, fewer where seeds agree"
+
+    def bound(self) -> int:
+        """Training runs at most."""
+        return self._levels() * len(self.settings.seeds) * len(self.groups)
+
+    def _levels(self) -> int:
+        """Levels of one bracket: both ends, and the halvings from there."""
         span = self.scale.gap(self.field.low, self.field.high)
         if self.field.log:
             span = math.log(1 + span) / math.log(1 + self.settings.width)
         else:
             span /= self.settings.width
-        levels = 2 + max(0, math.ceil(math.log2(max(1.0, span))))
-        seeds, brackets = len(self.settings.seeds), len(self.groups)
-        many = f" for each of {brackets} brackets" if brackets > 1 else ""
-        text = f"about {levels} levels of at most {seeds} seeds{many}"
-        return f"{text}: {levels * seeds * brackets} training runs, fewer where seeds agree"
+        return 2 + max(0, math.ceil(math.log2(max(1.0, span))))
 
     def lines(self, trials: Sequence[Trial]) -> list[str]:
         """One line a bracket, and one for what speaks against it."""

@@ -22,7 +22,9 @@ from sparrow_lab.runs.ledger import Event, Ledger
 from sparrow_lab.runs.notes import Note
 from sparrow_lab.runs.plan import Plan, PlannedPoint
 from sparrow_lab.sweep.content import Files
+from sparrow_lab.sweep.estimate import Estimator
 from sparrow_lab.sweep.plan import make_plan
+from sparrow_lab.sweep.preview import duration
 from sparrow_lab.sweep.search.answer import SUMMARY
 from sparrow_lab.sweep.search.method import Method
 from sparrow_lab.sweep.search.trials import (
@@ -39,6 +41,9 @@ from sparrow_lab.sweep.states import PointState, held_by_needs, own_state
 
 MOST_REFUSED = 100
 """So many proposals in a row that cannot run are a mistake in the space."""
+
+OWN_STAGES = ("train", "evaluate")
+"""Stages that a proposal seldom shares with others."""
 
 STOPPED, GOES_ON = "search_stopped", "search_goes_on"
 """Kinds of the ledger's events by which a search is cancelled and taken up again."""
@@ -102,15 +107,18 @@ class Controller:
 
     # ------------------------------------------------------------------ a running sweep
 
-    def begin(self) -> Plan:
+    def begin(self, adopt: bool = True) -> Plan:
         """The plan to start from: all trials, and finished runs of the folder that fit.
 
         Called with the folder to oneself, for it writes to the ledger.
+
+        Args:
+            adopt: False leaves finding finished runs to the controller that is at work.
         """
         if self._stopped:
             self._ledger.append(GOES_ON)
         self.read()
-        fresh = self._adoptable()
+        fresh = self._adoptable() if adopt else []
         if fresh:
             self._propose(fresh)
         return self.plan()
@@ -223,7 +231,22 @@ class Controller:
         first = "next" if self.trials else "first"
         said = [f"{self.method.title}: {self.method.most()}"]
         said += [f"  {first}: {spelled_values(p.values)} ({p.why})" for p in coming]
+        said += self._cost(coming)
         return [*said, *([f"  {self.finished}"] if self.finished else [])]
+
+    def _cost(self, coming: Sequence[Proposal]) -> list[str]:
+        """What one proposal and all of them take, by the estimate of the preview."""
+        estimator, times = Estimator(), []
+        for proposal in coming:
+            points = [p for p in self.plan_of(proposal.values).points if p.stage in OWN_STAGES]
+            known = [estimator.seconds(p) for p in points]
+            times.append(sum(t for t in known if t is not None) if None not in known else None)
+        plain = [t for t in times if t is not None]
+        if not plain:
+            return []
+        one = sum(plain) / len(plain)
+        bound = self.method.bound()
+        return [f"  about {duration(one)} a proposal on one worker, {duration(one * bound)} in all"]
 
     def refuse_only(self, only: int | None) -> None:
         """Raise UserError for `--only`, which chooses points of a plan that is not there yet."""

@@ -58,7 +58,7 @@ def submit_controller(sweep: SweepFolder, site: SiteConfig, console: Console) ->
             console.print(f"sbatch: {error.text}; trying again in {waits[0]:g} s")
             time.sleep(waits.pop(0))
     Ledger(sweep.ledger_path).append(EVENT, token=token, job=job)
-    return f"job {job}"
+    return f"job {job}, its log {chunk.folder / '0.log'}"
 
 
 def run_job(sweep: SweepFolder) -> int:

@@ -46,6 +46,9 @@ class Method(Protocol):
     def most(self) -> str:
         """How much work the search is at most, for the preview."""
 
+    def bound(self) -> int:
+        """Proposals at most, reckoned from nothing."""
+
     def lines(self, trials: Sequence[Trial]) -> list[str]:
         """The answer so far, in words."""
 

@@ -79,6 +79,10 @@ class OptunaMethod:
         axes = each if self._combinations > 1 else ""
         return f"at most {s.trials} trials{axes}; {s.concurrent} at once"
 
+    def bound(self) -> int:
+        """Trials."""
+        return self.settings.trials
+
     def lines(self, trials: Sequence[Trial]) -> list[str]:
         """How many trials ended how, and the best."""
         mine = self._mine(trials)

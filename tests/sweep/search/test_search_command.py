@@ -34,6 +34,7 @@ def test_a_dry_run_shows_what_would_come_first(
     said = capsys.readouterr().out
     assert "optuna (tpe): at most 7 trials, each at 2 combinations of the axes; 2 at once" in said
     assert said.count("first: lr=") == 2 and "9 points would run" in said
+    assert " a proposal on one worker, " in said and " in all" in said
     assert call(write(BRACKET), *runs) == 0
     said = capsys.readouterr().out
     assert "bracket: about 8 levels of at most 3 seeds: 24 training runs" in said
