@@ -46,6 +46,7 @@ class SweepFrames:
         measured: schedules re-measured by length: schedule_id, name, model, page_size, tau,
             bin_start, prompts, tokens, p05, mean, p05_low, p05_high.
         notes: what could not be read, for people.
+        search: what the search of an adaptive sweep has found so far, in sentences.
     """
 
     name: str
@@ -62,6 +63,7 @@ class SweepFrames:
     steps: pd.DataFrame
     measured: pd.DataFrame
     notes: list[str] = field(default_factory=list)
+    search: list[str] = field(default_factory=list)
 
 
 def frame(rows: list[dict[str, object]], columns: dict[str, str]) -> pd.DataFrame:

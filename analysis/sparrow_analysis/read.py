@@ -17,6 +17,7 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.runs.events import Events, read_events
 from sparrow_lab.runs.layout import PointFolder, SweepFolder, find_sweep, runs_root
 from sparrow_lab.runs.plan import PlannedPoint
+from sparrow_lab.runs.search import search_lines
 
 TASKS = {
     "id": "object",
@@ -110,6 +111,7 @@ def read_sweep(name_or_folder: str | Path, root: Path | None = None) -> SweepFra
         steps=curves.steps,
         measured=curves.measured,
         notes=notes,
+        search=search_lines(sweep),
     )
 
 

@@ -11,10 +11,10 @@ from rich.text import Text
 from sparrow_lab.runs.layout import SweepFolder, spelled
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.notes import read_notes
+from sparrow_lab.runs.search import search_lines
 from sparrow_lab.sweep.guards import default_parallel
 from sparrow_lab.sweep.lock import lock_owner
 from sparrow_lab.sweep.progress import Progress, progress_of, time_left
-from sparrow_lab.sweep.search.answer import search_lines
 from sparrow_lab.sweep.search.at_work import controller_job
 from sparrow_lab.sweep.slurm.detail import with_detail
 from sparrow_lab.sweep.slurm.squeue import Queue, read_queue

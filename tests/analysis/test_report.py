@@ -170,6 +170,15 @@ def test_a_folder_that_cannot_be_written_is_the_users_mistake(tmp_path: Path) ->
         write_report(read_sweep(write_sweep(tmp_path, SMALL).path), tmp_path / "file")
 
 
+def test_the_answer_of_a_search_is_shown(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "runs", SMALL)
+    text = {"schema": 1, "lines": ["tau: 0.5 collapses, 0.6 is stable", "  9 training runs"]}
+    (sweep.path / "search.json").write_text(json.dumps(text))
+    write_report(read_sweep(sweep.path), tmp_path / "report")
+    html = (tmp_path / "report" / "report.html").read_text()
+    assert "<li>tau: 0.5 collapses, 0.6 is stable</li>" in html and "<li>9 training runs" in html
+
+
 def test_text_of_people_is_escaped(tmp_path: Path) -> None:
     world = replace(SMALL, levels=ladder([0.6], model="<b>bold</b>"))
     found = answer(read_sweep(write_sweep(tmp_path, world).path))

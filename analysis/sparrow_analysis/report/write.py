@@ -99,6 +99,7 @@ def page(found: Answer, drawn: list[Panel]) -> str:
         headline=wording.headline(found),
         scope=wording.scope(found.runs),
         details=wording.details(found),
+        search=found.frames.search,
         settings=tables.setting_rows(found),
         what_if=[
             (k, wording.threshold_headline(v))

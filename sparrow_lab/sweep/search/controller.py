@@ -21,11 +21,11 @@ from sparrow_lab.runs.layout import SweepFolder, spelled
 from sparrow_lab.runs.ledger import Event, Ledger
 from sparrow_lab.runs.notes import Note
 from sparrow_lab.runs.plan import Plan, PlannedPoint
+from sparrow_lab.runs.search import SUMMARY
 from sparrow_lab.sweep.content import Files
 from sparrow_lab.sweep.estimate import Estimator
 from sparrow_lab.sweep.plan import make_plan
 from sparrow_lab.sweep.preview import duration
-from sparrow_lab.sweep.search.answer import SUMMARY
 from sparrow_lab.sweep.search.method import Method
 from sparrow_lab.sweep.search.trials import (
     Outcome,
