@@ -88,10 +88,10 @@ class Job:
                 os.kill(process.pid, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End every process of the job at once."""
+        """End every process of the job at once, also what its worker has left behind."""
         import psutil
 
-        found = processes.find({self.token}).get(self.token, []) if self.token else []
+        found = processes.left_behind(self.token) if self.token else []
         for attempt in self.attempts():
             claim = attempt.read_claim()
             if claim and is_alive(claim):

@@ -31,6 +31,24 @@ def find(tokens: set[str]) -> dict[str, list[psutil.Process]]:
     return found
 
 
+def left_behind(token: str) -> list[psutil.Process]:
+    """Live processes that a worker of this job started, whether or not it still lives.
+
+    They inherit the variable in which submitit is told the worker's command, and in it the
+    job's folder. A process that is detached from its parents is found too.
+    """
+    import psutil
+
+    found = []
+    for process in psutil.process_iter(["status"]):
+        if process.pid == os.getpid() or process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        with contextlib.suppress(psutil.Error):
+            if token in process.environ().get("SUBMITIT_LOCAL_COMMAND", ""):
+                found.append(process)
+    return found
+
+
 def live_tokens(tokens: set[str]) -> set[str]:
     """Those of the tokens that have a live process on this host."""
     return set(find(tokens)) if tokens else set()

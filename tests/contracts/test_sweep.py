@@ -95,7 +95,7 @@ def test_two_at_the_same_time_run_no_point_twice(backend: Backend) -> None:
 
 
 def test_an_interrupted_point_goes_on_where_it_was(backend: Backend) -> None:
-    plan = trains(2, steps=80, every=1000, sleep=0.05)
+    plan = trains(2, steps=80, every=1000, sleep=0.05, children=2)
     process = backend.start(plan)
     backend.until_step("7a000", 10)
     backend.interrupt("7a000")
@@ -106,10 +106,11 @@ def test_an_interrupted_point_goes_on_where_it_was(backend: Backend) -> None:
     # there is no checkpoint but the one that the signal made
     assert truth.first_step(backend.sweep(), "7a000", attempt=2) > 10
     assert fakes.starts(backend.sweep().point("7a001").path) == 1
+    truth.assert_alone(backend.sweep(), "7a000")
 
 
 def test_a_killed_worker_goes_on_from_its_last_checkpoint(backend: Backend) -> None:
-    plan = trains(1, steps=60, every=5, sleep=0.05)
+    plan = trains(1, steps=60, every=5, sleep=0.05, children=2)
     process = backend.start(plan, retries=1)
     backend.until_step("7a000", 12)
     os.kill(backend.worker("7a000"), signal.SIGKILL)
@@ -119,6 +120,7 @@ def test_a_killed_worker_goes_on_from_its_last_checkpoint(backend: Backend) -> N
     assert truth.kind_of(backend.sweep(), "7a000") == "lost"
     begun = truth.first_step(backend.sweep(), "7a000", attempt=2)
     assert begun >= 11 and begun % 5 == 1
+    truth.assert_alone(backend.sweep(), "7a000")
 
 
 def test_one_run_with_several_names_runs_once(backend: Backend) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import psutil
+
 from sparrow_lab.runs.events import read_events
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
@@ -62,3 +64,11 @@ def forgive(sweep: SweepFolder, point_id: str) -> None:
     """What `retry` writes before it runs the sweep again."""
     attempts = sweep.point(point_id).attempts()
     Ledger(sweep.ledger_path).append("retry", point=point_id, after=attempts[-1].number)
+
+
+def assert_alone(sweep: SweepFolder, point_id: str) -> None:
+    """None of the processes that a point's workers had started lives."""
+    pids = fakes.children(sweep.point(point_id).path)
+    assert pids
+    alive = [pid for pid in pids if psutil.pid_exists(pid)]
+    assert [p for p in alive if psutil.Process(p).status() != psutil.STATUS_ZOMBIE] == []

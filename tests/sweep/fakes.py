@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -60,6 +62,7 @@ def train(ctx: StageContext) -> dict[str, Any]:
     params = _begin(ctx)
     steps, seed = ctx.config.train.steps, ctx.config.seed
     step, value = _newest_checkpoint(ctx)
+    _have_children(ctx, params.get("children", 0))
     deaf = time.monotonic() + params.get("deaf", 0)
     while time.monotonic() < deaf:
         time.sleep(0.1)
@@ -106,6 +109,22 @@ def _begin(ctx: StageContext) -> dict[str, Any]:
         raise RuntimeError(f"broken for seed {ctx.config.seed}")
     time.sleep(params.get("pause", 0.0))
     return dict(params)
+
+
+def _have_children(ctx: StageContext, count: int) -> None:
+    """Start processes that no polite signal ends, each second one in a session of its own."""
+    code = "import signal, time; [signal.signal(n, signal.SIG_IGN) for n in (10, 12, 15)]"
+    for i in range(count):
+        command = [sys.executable, "-S", "-c", f"{code}; time.sleep(600)"]
+        child = subprocess.Popen(command, start_new_session=i % 2 == 1)
+        with (ctx.folder.path / "children").open("a") as stream:
+            stream.write(f"{child.pid}\n")
+
+
+def children(folder: Path) -> list[int]:
+    """The pids of all children that a point's workers have had."""
+    path = folder / "children"
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def _save(ctx: StageContext, step: int, value: int) -> None:
