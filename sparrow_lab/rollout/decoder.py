@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sparrow_lab.models.families import check_supported
+from sparrow_lab.rollout.lora import LayerLora, base_of, fuse_lora, has_adapters
 from sparrow_lab.rollout.weights import LayerWeights, fuse_layer
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class Decoder:
     def __init__(self, model: PreTrainedModel) -> None:
         check_supported(model.config)
         config: Any = model.config
-        self.model = model
+        self.model = base_of(model)
+        self.adapted = has_adapters(model)
+        """Whether the model has LoRA adapters, which `project` and `finish` add where asked to."""
         self.layers = int(config.num_hidden_layers)
         self.heads = int(config.num_attention_heads)
         self.kv_heads = int(config.num_key_value_heads)
@@ -45,6 +48,7 @@ class Decoder:
         self.eps = float(config.rms_norm_eps)
         self.scale = self.head_dim**-0.5
         self._weights: list[LayerWeights] = []
+        self._lora: list[LayerLora] = []
         self._turns: Tensor | None = None
         self.refresh()
 
@@ -70,11 +74,19 @@ class Decoder:
         self._norm = cast(Tensor, core.norm.weight).detach() * self.width**0.5
         self._is_half = self.dtype != self.wide
         self._weights = [fuse_layer(layer, self.kv_heads, self.head_dim) for layer in core.layers]
+        if self.adapted:
+            self._lora = [self._fuse_lora(layer) for layer in core.layers]
         wide: dict[str, Any] = {"dtype": self.wide, "device": self.device}
         self._root = torch.tensor((self.width * self.eps) ** 0.5, **wide)
         # added to the mean squares of a KV head's parts: for the value it makes the square root 1
         self._eps_H = torch.tensor([self.eps] * (self.group + 1) + [1.0], **wide)
         self._block: tuple[int, Tensor] | None = None
+
+    def _fuse_lora(self, layer: Any) -> LayerLora:
+        norms = (layer.input_layernorm.weight, layer.post_attention_layernorm.weight)
+        folded = [norm.detach() * self.width**0.5 for norm in norms]
+        first, second = (None, None) if self._is_half else folded
+        return fuse_lora(layer, self.kv_heads, self.head_dim, first, second)
 
     def turns(self, positions: Ints) -> Tensor:
         """Rotation of each position, complex [N, 1, G + 2, D/2]; 1 for the value."""
@@ -118,18 +130,22 @@ class Decoder:
         y: Tensor = wide / length
         return y if norm is None else y.to(x_NM.dtype).mul_(norm)
 
-    def project(self, i: int, x_NM: Tensor, turns: Tensor) -> Tensor:
+    def project(self, i: int, x_NM: Tensor, turns: Tensor, on_N1: Tensor | None = None) -> Tensor:
         """Queries and keys, normed and rotated, and values of layer i.
 
         Args:
             turns: rotations of the tokens' positions, or of the one position of all.
+            on_N1: 1 for tokens with the model's adapters, 0 for those without; None: all without.
 
         Returns:
             [X, G + 2, D]: the query heads of a KV head, its key, its value.
         """
         w = self._weights[i]
         N, K, G, D = len(x_NM), self.kv_heads, self.group, self.head_dim
-        y = F.linear(self._normed(x_NM, w.norm_in), w.qkv, w.qkv_bias)
+        normed = self._normed(x_NM, w.norm_in)
+        y = F.linear(normed, w.qkv, w.qkv_bias)
+        if on_N1 is not None and (part := self._lora[i].qkv) is not None:
+            part.add_to(y, normed, on_N1)
         y = y.to(self.wide) if self._is_half else y
         # values ride along through norm and rotation, times 1: whole rows are faster than parts
         y_XHD = y.view(N * K, G + 2, D)
@@ -144,12 +160,26 @@ class Decoder:
         torch.view_as_complex(y.view(N, K, G + 2, D // 2, 2)).mul_(turns)
         return y_XHD.to(x_NM.dtype) if self._is_half else y_XHD
 
-    def finish(self, i: int, x_NM: Tensor, attended: Tensor) -> Tensor:
+    def finish(self, i: int, x_NM: Tensor, attended: Tensor, on_N1: Tensor | None = None) -> Tensor:
         """Residual stream after the layer, written into `x_NM`, given attention's [N, H * D]."""
         w = self._weights[i]
+        lora = None if on_N1 is None else self._lora[i]
         x_NM.addmm_(attended, w.out)
-        gate, up = F.linear(self._normed(x_NM, w.norm_mlp), w.gate_up).chunk(2, dim=-1)
-        return x_NM.addmm_(F.silu(gate).mul_(up), w.down)
+        if lora is not None and on_N1 is not None and lora.out is not None:
+            lora.out.add_to(x_NM, attended, on_N1)
+        normed = self._normed(x_NM, w.norm_mlp)
+        both = F.linear(normed, w.gate_up)
+        if lora is not None and on_N1 is not None and lora.gate_up is not None:
+            lora.gate_up.add_to(both, normed, on_N1)
+        inner = self._gated(both)
+        x_NM.addmm_(inner, w.down)
+        if lora is not None and on_N1 is not None and lora.down is not None:
+            lora.down.add_to(x_NM, inner, on_N1)
+        return x_NM
+
+    def _gated(self, both: Tensor) -> Tensor:
+        gate, up = both.chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
 
     def final(self, x_NM: Tensor) -> Tensor:
         """Final hidden state, after the last norm: what the output head reads."""
@@ -159,10 +189,13 @@ class Decoder:
         """[..., M] -> [..., V] in float32 or better."""
         return F.linear(hidden, self.head).to(self.wide)
 
-    def prefill(self, tokens_PT: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def prefill(self, tokens_PT: Tensor, on_P: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
         """Dense causal pass over P prompts from position 0.
 
         Shorter prompts may be padded on the right: causality keeps padding out of their results.
+
+        Args:
+            on_P: 1 for prompts with the model's adapters, 0 for those without; None: all without.
 
         Returns:
             Final hidden states [P, T, M] and, per layer, keys and values [2, P, K, T, D].
@@ -171,14 +204,15 @@ class Decoder:
         K, G, D = self.kv_heads, self.group, self.head_dim
         x = self.embed(tokens_PT.reshape(-1))
         turns = self.turns(np.tile(np.arange(T), P))
+        on_N1 = None if on_P is None else on_P.to(x.dtype).repeat_interleave(T)[:, None]
         cache = []
         for i in range(self.layers):
-            y = self.project(i, x, turns).view(P, T, K, G + 2, D).permute(3, 0, 2, 1, 4)
+            y = self.project(i, x, turns, on_N1).view(P, T, K, G + 2, D).permute(3, 0, 2, 1, 4)
             q = y[:G].permute(1, 2, 0, 3, 4).reshape(P, K * G, T, D)
             kv = y[G:].contiguous()
             attended = F.scaled_dot_product_attention(
                 q, kv[0], kv[1], is_causal=True, scale=self.scale, enable_gqa=True
             )
-            x = self.finish(i, x, attended.transpose(1, 2).reshape(P * T, -1))
+            x = self.finish(i, x, attended.transpose(1, 2).reshape(P * T, -1), on_N1)
             cache.append(kv)
         return self.final(x).view(P, T, -1), cache

@@ -37,6 +37,8 @@ class RolloutEngine:
 
     def __init__(self, model: PreTrainedModel, schedule: Schedule, max_batch: int = 256) -> None:
         self.decoder = Decoder(model)
+        if self.decoder.adapted:
+            raise UserError("adapters are for the paged engine; this one has none", "adapter")
         self.max_batch = max_batch
         self.pages_held = 0
         """Cache pages that the last rollout did not give back; anything but 0 is a leak."""

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sparrow_kernels.layer import norm_and_rotate, rms_norm, swiglu
 from sparrow_lab.rollout.decoder import Decoder
+from sparrow_lab.rollout.lora import LayerLora, fuse_lora
 from sparrow_lab.rollout.weights import LayerWeights, fuse_layer
 
 Ints = npt.NDArray[np.int64]
@@ -38,6 +39,8 @@ class DeviceDecoder(Decoder):
         if not self._weights:
             self.embedding, self.head, self._norm = whole
             self._weights = [self._fuse(layer) for layer in core.layers]
+            if self.adapted:
+                self._lora = [self._fuse_lora(layer) for layer in core.layers]
             return
         for mine, new in zip((self.embedding, self.head, self._norm), whole, strict=True):
             _take_over(mine, new)
@@ -45,6 +48,10 @@ class DeviceDecoder(Decoder):
             fused = self._fuse(layer)
             for part in fields(LayerWeights):
                 _take_over(getattr(weights, part.name), getattr(fused, part.name))
+        for lora, layer in zip(self._lora, core.layers if self._lora else (), strict=True):
+            for mine, new in zip(lora.parts(), self._fuse_lora(layer).parts(), strict=True):
+                for kept, fresh in zip(mine or (), new or (), strict=True):
+                    _take_over(kept, fresh)
 
     def _fuse(self, layer: Any) -> LayerWeights:
         return fuse_layer(layer, self.kv_heads, self.head_dim, fold=False)
@@ -71,24 +78,27 @@ class DeviceDecoder(Decoder):
         assert norm is not None
         return rms_norm(x_NM, norm, self.eps)
 
-    def project(self, i: int, x_NM: Tensor, turns: Tensor) -> Tensor:
+    def project(self, i: int, x_NM: Tensor, turns: Tensor, on_N1: Tensor | None = None) -> Tensor:
         """Queries and keys, normed and rotated, and values of layer i: [X, G + 2, D].
 
         Args:
             turns: the tokens' positions.
+            on_N1: 1 for tokens with the model's adapters, 0 for those without; None: all without.
         """
         w = self._weights[i]
-        y = F.linear(self._normed(x_NM, w.norm_in), w.qkv, w.qkv_bias)
+        normed = self._normed(x_NM, w.norm_in)
+        y = F.linear(normed, w.qkv, w.qkv_bias)
+        if on_N1 is not None and (part := self._lora[i].qkv) is not None:
+            part.add_to(y, normed, on_N1)
         y_NKHD = y.view(len(x_NM), self.kv_heads, self.group + 2, self.head_dim)
         norm_and_rotate(y_NKHD, w.head_norm, self._turns_PC2, turns, self.eps)
         return y_NKHD.flatten(0, 1)
 
-    def finish(self, i: int, x_NM: Tensor, attended: Tensor) -> Tensor:
-        """Residual stream after the layer, written into `x_NM`, given attention's [N, H * D]."""
-        w = self._weights[i]
-        x_NM.addmm_(attended, w.out)
-        both = F.linear(self._normed(x_NM, w.norm_mlp), w.gate_up)
-        return x_NM.addmm_(swiglu(both), w.down)
+    def _gated(self, both: Tensor) -> Tensor:
+        return swiglu(both)
+
+    def _fuse_lora(self, layer: Any) -> LayerLora:
+        return fuse_lora(layer, self.kv_heads, self.head_dim, None, None)
 
 
 def _take_over(mine: Tensor | None, new: Tensor | None) -> None:

@@ -116,12 +116,15 @@ class PagedEngine:
         progress: Callable[[int, int], None] | None = None,
         only: Ints | None = None,
         on_end: OnEnd | None = None,
+        adapters: bool | Sequence[bool] = True,
     ) -> RolloutBatch:
         """Generate `samples` answers for each prompt; see `RolloutEngine.generate`.
 
         Args:
             only: numbers of the samples to generate, rising; the others stay empty in the batch.
                 None: all.
+            adapters: whether a model that has LoRA adapters uses them; one for all, or one for
+                each prompt.
             on_end: called with the samples that have just ended; the batch holds them then.
 
         Returns:
@@ -130,11 +133,21 @@ class PagedEngine:
         Raises:
             UserError: a prompt is empty, prompt and answer pass the model's context, or would not
                 fit the cache even alone.
-            ValueError: `forced` does not hold one answer a sample, or an empty one.
+            ValueError: `forced` does not hold one answer a sample, or an empty one; or `adapters`
+                does not hold one for each prompt.
         """
         began = time.perf_counter()
         work = self._work(
-            prompts, samples, rollout, max_new_tokens, stop_tokens, seed, sample_ids, forced, only
+            prompts,
+            samples,
+            rollout,
+            max_new_tokens,
+            stop_tokens,
+            seed,
+            sample_ids,
+            forced,
+            only,
+            [adapters] * len(prompts) if isinstance(adapters, bool) else list(adapters),
         )
         todo, total = work.todo, len(work.todo)
         store, slots = self._place(work)
@@ -175,6 +188,7 @@ class PagedEngine:
         sample_ids: Ints | None,
         forced: Sequence[Sequence[int]] | None,
         only: Ints | None,
+        adapted: list[bool],
     ) -> Work:
         """Check what is asked for, but for its size."""
         if not prompts or any(not len(p) for p in prompts):
@@ -182,6 +196,8 @@ class PagedEngine:
         count = len(prompts) * samples
         if forced is not None and (len(forced) != count or not all(len(f) for f in forced)):
             raise ValueError(f"forced needs one answer, not empty, for each of {count} samples")
+        if len(adapted) != len(prompts):
+            raise ValueError(f"adapters has {len(adapted)} answers for {len(prompts)} prompts")
         caps = np.full(count, max_new_tokens, np.int64)
         if forced is not None:
             caps = np.array([len(f) for f in forced], np.int64)
@@ -204,6 +220,7 @@ class PagedEngine:
             forced=forced,
             rollout=rollout,
             seed=seed,
+            adapted=adapted,
         )
 
     # ------------------------------------------------------------------ memory

@@ -27,40 +27,50 @@ class Prefilled(NamedTuple):
     kv_L2KTD: Tensor
 
 
-def prefill(decoder: Decoder, prompts: Sequence[Sequence[int]], chunk: int) -> Iterator[Prefilled]:
+def prefill(
+    decoder: Decoder, prompts: Sequence[Sequence[int]], chunk: int, adapted: Sequence[bool]
+) -> Iterator[Prefilled]:
     """Read prompts in their order, no more than about `chunk` tokens at once.
 
     One prompt's keys and values at a time are handed out, so write them away before the next.
+
+    Args:
+        adapted: of each prompt, whether the model's adapters are on, if it has any.
     """
     batch: list[int] = []
     for index, prompt in enumerate(prompts):
         longest = max(len(prompts[i]) for i in [*batch, index])
         if batch and longest * (len(batch) + 1) > chunk:
-            yield from _together(decoder, prompts, batch)
+            yield from _together(decoder, prompts, batch, adapted)
             batch = []
         if len(prompt) > chunk:
-            yield _in_chunks(decoder, index, prompt, chunk)
+            yield _in_chunks(decoder, index, prompt, chunk, adapted[index])
         else:
             batch.append(index)
     if batch:
-        yield from _together(decoder, prompts, batch)
+        yield from _together(decoder, prompts, batch, adapted)
 
 
 def _together(
-    decoder: Decoder, prompts: Sequence[Sequence[int]], batch: list[int]
+    decoder: Decoder, prompts: Sequence[Sequence[int]], batch: list[int], adapted: Sequence[bool]
 ) -> Iterator[Prefilled]:
     """Several prompts in one pass, padded on the right."""
     lengths = [len(prompts[i]) for i in batch]
     tokens = torch.zeros((len(batch), max(lengths)), dtype=torch.long)
     for row, i in enumerate(batch):
         tokens[row, : lengths[row]] = torch.tensor(prompts[i])
-    hidden, layers = decoder.prefill(tokens.to(decoder.device))
+    on = None
+    if decoder.adapted:
+        on = torch.tensor([adapted[i] for i in batch], device=decoder.device)
+    hidden, layers = decoder.prefill(tokens.to(decoder.device), on)
     for row, (i, n) in enumerate(zip(batch, lengths, strict=True)):
         kv = torch.stack([both[:, row, :, :n] for both in layers])
         yield Prefilled(i, hidden[row, n - 1].clone(), kv)
 
 
-def _in_chunks(decoder: Decoder, index: int, prompt: Sequence[int], chunk: int) -> Prefilled:
+def _in_chunks(
+    decoder: Decoder, index: int, prompt: Sequence[int], chunk: int, adapted: bool
+) -> Prefilled:
     """One long prompt; each chunk attends to those before it and to itself."""
     # seconds to import, and most rollouts have no such prompt
     from torch.nn.attention.bias import causal_lower_right
@@ -72,9 +82,11 @@ def _in_chunks(decoder: Decoder, index: int, prompt: Sequence[int], chunk: int) 
         end = min(start + chunk, T)
         x = decoder.embed(tokens[start:end])
         turns = decoder.turns(np.arange(start, end))
+        on = x.new_full((end - start, 1), float(adapted)) if decoder.adapted else None
         mask = causal_lower_right(end - start, end) if start else None
         for i in range(decoder.layers):
-            y = decoder.project(i, x, turns).view(end - start, K, G + 2, D).permute(1, 2, 0, 3)
+            y = decoder.project(i, x, turns, on).view(end - start, K, G + 2, D)
+            y = y.permute(1, 2, 0, 3)
             kv[i, :, :, start:end] = y[:, G:].transpose(0, 1)
             seen = kv[i, :, None, :, :end]
             attended = F.scaled_dot_product_attention(
@@ -86,5 +98,5 @@ def _in_chunks(decoder: Decoder, index: int, prompt: Sequence[int], chunk: int) 
                 scale=decoder.scale,
                 enable_gqa=True,
             )
-            x = decoder.finish(i, x, attended.transpose(1, 2).reshape(end - start, -1))
+            x = decoder.finish(i, x, attended.transpose(1, 2).reshape(end - start, -1), on)
     return Prefilled(index, decoder.final(x)[-1].clone(), kv)

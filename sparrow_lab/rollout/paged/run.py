@@ -40,6 +40,7 @@ class Work:
         caps: of each sample, the most tokens.
         stops: [V], True for tokens that end a sample.
         forced: of each sample, the answer to feed; None draws them.
+        adapted: of each prompt, whether the model's adapters are on.
     """
 
     prompts: list[tuple[int, ...]]
@@ -51,6 +52,7 @@ class Work:
     forced: Sequence[Sequence[int]] | None
     rollout: RolloutConfig
     seed: int
+    adapted: list[bool]
 
 
 class PagedRun:
@@ -161,6 +163,7 @@ class PagedRun:
             length=sample.length,
             sample=int(self.work.keys[number]),
             seed=self.work.seed,
+            adapted=self.work.adapted[sample.prompt],
         )
         self.slots.set_pages(slot, 0, self.table.pages(number))
 
@@ -183,7 +186,9 @@ class PagedRun:
             self.table.bring(key)
             if not self.table.prompts[key].resident:
                 fresh.append(key)
-        for read in prefill(self.decoder, [self.work.prompts[key] for key in fresh], self.chunk):
+        prompts = [self.work.prompts[key] for key in fresh]
+        adapted = [self.work.adapted[key] for key in fresh]
+        for read in prefill(self.decoder, prompts, self.chunk, adapted):
             self.table.place_prompt(fresh[read.place], read.kv_L2KTD, read.hidden_M)
         first = len(self.at)
         hidden = []

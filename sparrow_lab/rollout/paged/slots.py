@@ -28,6 +28,7 @@ FIELDS: dict[str, torch.dtype] = {
     "temperature": torch.float64,  # 0: the largest
     "top_p": torch.float64,
     "min_p": torch.float64,
+    "adapted": torch.float64,  # 1: with the model's adapters
 }
 """One number a slot. The device holds float64 ones in the dtype of logits."""
 
@@ -77,8 +78,10 @@ class Slots:
         return self._device[name]
 
     def set(self, slot: int, rollout: RolloutConfig, **numbers: int) -> None:
-        """Fill a slot: how it samples, and `token`, `length`, `sample`, `seed`, `forced`."""
-        numbers = {"forced": -1, **numbers}
+        """Fill a slot: how it samples, and `token`, `length`, `sample`, `seed`, `forced`,
+        `adapted`.
+        """
+        numbers = {"forced": -1, "adapted": 0, **numbers}
         for name in ("temperature", "top_p", "top_k", "min_p"):
             self.host[name][slot] = getattr(rollout, name)
         for name, number in numbers.items():

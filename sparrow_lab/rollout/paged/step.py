@@ -49,8 +49,10 @@ def decode_step(
         keep_B = budgets.keep(length_B, choice.page_size, choice.first + choice.last)
     turns = decoder.turns_at((length_B - 1).clamp(min=0))
     x = decoder.embed(slots["token"][:B])
+    on_B1 = slots["adapted"][:B, None].to(x.dtype) if decoder.adapted else None
     for i in range(decoder.layers):
-        q_BKGD, k, v = decoder.project(i, x, turns).view(B, K, G + 2, D).split((G, 1, 1), dim=2)
+        y_BKHD = decoder.project(i, x, turns, on_B1).view(B, K, G + 2, D)
+        q_BKGD, k, v = y_BKHD.split((G, 1, 1), dim=2)
         keys, values = store.keys[i], store.values[i]
         marks = store.marks(i) if choice is not None else None
         ops.write(keys, values, marks, k[:, :, 0], v[:, :, 0], length_B, table_BP, landmark)
@@ -59,7 +61,7 @@ def decode_step(
             pages = ops.choose(q_BKGD, marks, table_BP, length_B, keep_B, choice)
             chosen = pages, keep_B
         args = (q_BKGD, keys, values, table_BP, chosen, length_B, decoder.scale, slots.counters)
-        x = decoder.finish(i, x, ops.attend(*args).reshape(B, -1))
+        x = decoder.finish(i, x, ops.attend(*args).reshape(B, -1), on_B1)
     hidden_BM = decoder.final(x)
     drawn = draw(decoder.logits(hidden_BM), slots, slice(0, B), shape.truncates)
     slots["token"][:B] = drawn.tokens
