@@ -173,7 +173,7 @@ def sweep(
     from sparrow_lab.sweep.bench import MEMORY_MB, bench_sweep
 
     table = Table(title=f"a sweep of {points:,} points")
-    for column in ("", "s", "target", "peak MB", "target"):
+    for column in ("", "s", "target", "CPU s", "peak MB", "target"):
         table.add_column(column, justify="right" if column else "left")
     missed = 0
     with tempfile.TemporaryDirectory() as temporary:
@@ -181,7 +181,7 @@ def sweep(
             missed += not step.good
             limit = "" if step.target_s is None else f"< {step.target_s:g}"
             style = None if step.good else "red"
-            cells = (step.what, f"{step.seconds:.2f}", limit, f"{step.peak_mb:.0f}")
-            table.add_row(*cells, f"< {MEMORY_MB:g}", style=style)
+            times = (step.what, f"{step.seconds:.2f}", limit, f"{step.cpu_s:.2f}")
+            table.add_row(*times, f"{step.peak_mb:.0f}", f"< {MEMORY_MB:g}", style=style)
     Console().print(table)
     return 1 if missed and check else 0

@@ -33,10 +33,12 @@ SITE = "partition: main\ntime: 60\ncpus: 1\n"
 
 @dataclass(frozen=True)
 class Step:
-    """One command: `target_s` is None where no time was promised."""
+    """One command: `target_s` is None where no time was promised. `cpu_s` of `seconds` it worked
+    itself, with the programs that it called; the rest it waited, on a busy machine for others."""
 
     what: str
     seconds: float
+    cpu_s: float
     peak_mb: float
     target_s: float | None = None
 
@@ -114,8 +116,8 @@ def finish_half(sweep: SweepFolder, fake: FakeSlurm) -> None:
             fake.set_state(f"{job}_[0-{count - 1}]", "COMPLETED")
 
 
-def measure(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float]:
-    """Seconds and peak megabytes of a command, the programs that it called included.
+def measure(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float, float]:
+    """Seconds, CPU seconds and peak megabytes of a command, with the programs that it called.
 
     Raises UserError with its last words when it fails.
     """
@@ -138,7 +140,7 @@ def measure(command: Sequence[str], environment: Mapping[str, str]) -> tuple[flo
         last = said.strip().splitlines()[-1:] or [f"ended with {process.returncode}"]
         raise UserError(last[0], " ".join(command[-4:]))
     unit = 1 if sys.platform == "darwin" else 1024
-    return seconds, usage.ru_maxrss * unit / 2**20
+    return seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit / 2**20
 
 
 def _runner(environment: Mapping[str, str]) -> Callable[..., Step]:

@@ -89,7 +89,10 @@ def run_sweep(
             there is that of another sweep. Nothing has started then.
     """
     difference = against_folder(sweep, plan)
-    show_difference(console, plan, difference, prune)
+    if search is not None and not plan.points:
+        _say(console, f"{plan.name}: {search.method.title}: {search.method.most()}")
+    else:
+        show_difference(console, plan, difference, prune)
     done = finished(sweep, difference) if search is None else None
     if done is not None:
         _end(console, sweep, done)

@@ -24,8 +24,8 @@ def test_the_experiment_has_about_so_many_points(points: int, tmp_path: Path) ->
 
 def test_time_and_memory_of_a_command() -> None:
     code = "import time; data = bytearray(80_000_000); time.sleep(0.3)"
-    seconds, peak_mb = bench.measure([sys.executable, "-c", code], {})
-    assert 0.3 <= seconds < 20 and 80 <= peak_mb < 300
+    seconds, cpu_s, peak_mb = bench.measure([sys.executable, "-c", code], {})
+    assert 0.3 <= seconds < 20 and 0 < cpu_s < seconds and 80 <= peak_mb < 300
     with pytest.raises(UserError, match="ValueError: no"):
         bench.measure([sys.executable, "-c", "raise ValueError('no')"], {})
 
@@ -35,7 +35,7 @@ def test_time_and_memory_of_a_command() -> None:
     [(1, 100, 2, True), (3, 100, 2, False), (3, 100, None, True), (1, 900, None, False)],
 )
 def test_targets(seconds: float, peak_mb: float, target: float | None, good: bool) -> None:
-    assert bench.Step("x", seconds, peak_mb, target).good == good
+    assert bench.Step("x", seconds, 0.5, peak_mb, target).good == good
 
 
 @pytest.mark.slow

@@ -55,6 +55,7 @@ class BracketMethod:
         self.scale = Scale.of(self.field, self.settings)
         self.quorum = Quorum.of(self.settings.seeds, self.settings.share)
         self.groups = _groups(config)
+        self.places = {self.field.path: self.field.where, "seed": self.field.where}
         self._sweep, self._plan = sweep, plan
         self._keys: dict[str, str] = {}
 

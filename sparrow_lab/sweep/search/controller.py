@@ -81,7 +81,7 @@ class Controller:
 
     def plan_of(self, values: Mapping[str, Any]) -> Plan:
         """The plan of one proposal. Raises UserError when it cannot run."""
-        proposals = [choice_of(values)]
+        proposals = [choice_of(values, self.method.places)]
         return make_plan(self.config, self.source_dir, proposals, include=False, files=self._files)
 
     def plan(self, more: Sequence[Proposal] = ()) -> Plan:
@@ -204,9 +204,15 @@ class Controller:
     # ------------------------------------------------------------------ telling people
 
     def plan_ahead(self, upcoming: bool = False) -> Plan:
-        """The plan that `begin` would make, without writing; with `upcoming`, what comes next."""
-        more = self._adoptable()
-        return self.plan([*more, *self._upcoming()] if upcoming else more)
+        """The plan that `begin` would make, without writing; with `upcoming`, what comes next.
+
+        Raises UserError when a search that has not begun cannot begin: nothing that it would
+        propose can run.
+        """
+        more, coming = self._adoptable(), self._upcoming()
+        if coming and not self.trials and not any(self._can_run(p.values) for p in coming):
+            self.plan_of(coming[0].values)  # raises, with the place
+        return self.plan([*more, *coming] if upcoming else more)
 
     def _adoptable(self) -> list[Proposal]:
         """Proposals that lead to runs which are finished in the folder already."""

@@ -25,6 +25,10 @@ class Method(Protocol):
     def title(self) -> str:
         """`optuna (tpe)`."""
 
+    @property
+    def places(self) -> Mapping[str, str]:
+        """Where the fields that it sets are written, by dotted path."""
+
     def next(self, trials: Sequence[Trial]) -> Step:
         """What to run next, given all trials so far."""
 

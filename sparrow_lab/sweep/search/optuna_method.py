@@ -30,6 +30,7 @@ class OptunaMethod:
     def __init__(self, config: SweepConfig) -> None:
         self.settings = config.sweep.optuna
         self.space = read_space(config)
+        self.places = {dim.path: dim.where for dim in self.space}
         self.stage = self.settings.stage or config.stages[-1]
         self.title = f"optuna ({self.settings.sampler})"
         self._combinations = 1

@@ -55,6 +55,16 @@ def test_a_dry_run_goes_on_from_what_is_there(
     assert sorted(p.read_bytes() for p in runs.rglob("*.json*")) == before
 
 
+def test_a_search_that_cannot_begin_says_why_with_the_place(
+    write, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(BRACKET)
+    for option in ("--dry-run", "--no-report"):
+        assert call(file, "--set", "stages=[schedule,train]", option) == 2
+        err = capsys.readouterr().err
+        assert "needs the stage 'calibrate'" in err and "s.yaml:8:" in err and err.count("\n") == 1
+
+
 def test_mistakes_are_one_line(write, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, words in (
         (["--only", "2"], "--only: the method optuna plans as it goes"),
