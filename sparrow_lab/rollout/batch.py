@@ -5,7 +5,8 @@ Shape suffixes: N samples, T generated tokens of the longest, M model width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +24,8 @@ class RolloutBatch:
         finished_N: True where a stop token came before the cap.
         logp_NT: log-probability under the distribution sampled from.
         raw_logp_NT: under the untruncated sparse distribution at the temperature.
-        hidden_NTM: final hidden state behind each token's distribution; None if not kept.
+        hidden_NTM: final hidden state behind each token's distribution; None if not kept. Of a
+            rollout on a GPU it lies in host memory.
         attended_NT: KV tokens attended to by a sparse layer, int64; 0 for the first token, which
             comes from the dense prefill.
         seconds: wall time of the rollout.
@@ -63,6 +65,15 @@ class RolloutBatch:
         """Length at each token: cached tokens when its distribution was made (prompt + j)."""
         at = torch.arange(self.tokens_NT.shape[1], device=self.tokens_NT.device)
         return self.prompt_length_N[:, None] + at
+
+    def to(self, device: torch.device) -> RolloutBatch:
+        """The same batch with all but its hidden states on a device."""
+        moved: dict[str, Any] = {
+            part.name: value.to(device)
+            for part in fields(self)
+            if part.name != "hidden_NTM" and isinstance(value := getattr(self, part.name), Tensor)
+        }
+        return replace(self, **moved)
 
     def answers(self) -> list[list[int]]:
         """Generated ids of each sample, without padding."""

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
 from sparrow_kernels.acceptance import acceptance_from_hidden, top_k_from_hidden
 from sparrow_lab.config.schema import PointConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.models.load import load_model
 from sparrow_lab.rollout.batch import RolloutBatch
-from sparrow_lab.rollout.engine import RolloutEngine
+from sparrow_lab.rollout.pick import make_engine
 from sparrow_lab.runs.atomic import write_json
 from sparrow_lab.sparsity.curve import curve_rows, pooled_row
 from sparrow_lab.sparsity.make import schedule_settings
@@ -31,7 +32,7 @@ from sparrow_lab.train.measure import (
     TokenTable,
     counts_by_prompt,
     head_of,
-    hidden_of,
+    hidden_at,
     recompute,
 )
 from sparrow_lab.train.trainer import judge
@@ -99,7 +100,7 @@ class Meter:
         self.model, self.task, self.config = model, task, config
         self.samples = samples
         self.prompts: list[Prompt] = task.prompts(split, 0, config.calibrate.prompts)
-        self.engine = RolloutEngine(
+        self.engine = make_engine(
             model, Schedule.dense(config.sparsity.page_size), config.rollout.max_batch
         )
         longest = max(len(p.tokens) for p in self.prompts)
@@ -132,8 +133,9 @@ class Meter:
     def against(self, batch: RolloutBatch, dense: RolloutBatch) -> TokenTable:
         """Acceptance against the hidden states of the dense rollout of the same texts."""
         table, mask = TokenTable.empty(batch), batch.valid_NT
-        width = mask.shape[1]  # the dense rollout had room up to the cap
-        sparse, other = hidden_of(batch)[mask], hidden_of(dense)[:, :width][mask]
+        # the dense rollout had room up to the cap
+        wide = F.pad(mask, (0, dense.tokens_NT.shape[1] - mask.shape[1]))
+        sparse, other = hidden_at(batch, mask), hidden_at(dense, wide)
         head, temperature = head_of(self.model), self.config.rollout.temperature
         top_k, tokens = self._top_k(), batch.tokens_NT[mask]
         if top_k is not None:

@@ -83,7 +83,7 @@ def recompute(
         table.put(rows, compare(batch, rows, dense, head_of(model), temperature))
         if top_k is not None:
             at = (rows.sample_X, rows.column_X)
-            sparse = hidden_of(batch)[at]
+            sparse = hidden_at(batch, *at)
             alpha, mass = top_k_from_hidden(sparse, dense, head_of(model), top_k, temperature)
             table.acceptance_NT[at] = alpha
             table.kept_mass_NT[at] = mass
@@ -95,19 +95,23 @@ def compare(
 ) -> TokenStatistics:
     """Statistics of the tokens of one packed pass against the hidden states of the rollout."""
     at = (rows.sample_X, rows.column_X)
-    sparse, tokens = hidden_of(batch)[at], batch.tokens_NT[at]
+    sparse, tokens = hidden_at(batch, *at), batch.tokens_NT[at]
     return acceptance_from_hidden(sparse, dense, head, tokens, temperature)
 
 
-def hidden_of(batch: RolloutBatch) -> Tensor:
-    """The hidden states [N, T, M] of a rollout.
+def hidden_at(batch: RolloutBatch, *at: Tensor) -> Tensor:
+    """Hidden states [X, M] of some tokens of a rollout, brought to where its tokens are.
+
+    Args:
+        at: row and column of each token, or one mask [N, T].
 
     Raises:
-        ValueError: it kept none.
+        ValueError: the rollout kept none.
     """
-    if batch.hidden_NTM is None:
+    hidden = batch.hidden_NTM
+    if hidden is None:
         raise ValueError("the rollout kept no hidden states: ask for keep_hidden")
-    return batch.hidden_NTM
+    return hidden[tuple(x.to(hidden.device) for x in at)].to(batch.tokens_NT.device)
 
 
 def counted_tokens(

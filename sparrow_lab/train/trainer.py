@@ -19,7 +19,7 @@ from sparrow_lab.acceptance.histogram import AcceptanceHistogram
 from sparrow_lab.config.schema import PointConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.rollout.batch import RolloutBatch
-from sparrow_lab.rollout.engine import RolloutEngine
+from sparrow_lab.rollout.pick import make_engine
 from sparrow_lab.sparsity.schedule import Schedule
 from sparrow_lab.tasks.base import Prompt, Task, Verdict
 from sparrow_lab.train.forward import dense_hidden
@@ -80,7 +80,7 @@ class Trainer:
         if config.rollout.temperature <= 0:
             raise UserError("training needs a temperature above 0", "rollout.temperature")
         self.model, self.task, self.schedule, self.config = model, task, schedule, config
-        self.engine = RolloutEngine(model, schedule, config.rollout.max_batch)
+        self.engine = make_engine(model, schedule, config.rollout.max_batch)
         t = config.train
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=t.lr, betas=t.betas, weight_decay=t.weight_decay

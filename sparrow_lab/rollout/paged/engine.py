@@ -128,7 +128,7 @@ class PagedEngine:
             on_end: called with the samples that have just ended; the batch holds them then.
 
         Returns:
-            The batch, in host memory.
+            The batch; its hidden states lie in host memory, all else where the model is.
 
         Raises:
             UserError: a prompt is empty, prompt and answer pass the model's context, or would not
@@ -175,7 +175,7 @@ class PagedEngine:
             self._close(batch, run, todo.tolist())
         self.pages_held, self.preemptions = run.table.pool.held, run.preemptions
         batch.seconds = time.perf_counter() - began
-        return batch
+        return batch.to(self.decoder.device)
 
     def _work(
         self,

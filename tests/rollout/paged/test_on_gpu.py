@@ -35,7 +35,7 @@ def engine_of(model: Any, schedule: Schedule, pages: int = 400, **options: Any) 
 
 
 def gap(a: RolloutBatch, b: RolloutBatch) -> float:
-    return float((a.raw_logp_NT.double() - b.raw_logp_NT.double()).abs().max())
+    return float((a.raw_logp_NT.cpu().double() - b.raw_logp_NT.cpu().double()).abs().max())
 
 
 @pytest.mark.parametrize("schedule", [DENSE, SPARSE, WIDER], ids=["dense", "sparse", "wider"])
@@ -48,7 +48,7 @@ def test_the_gpu_says_what_the_cpu_says(schedule: Schedule, graphs: bool) -> Non
     fed = engine.generate(PROMPTS, 2, PLAIN, forced=told.answers(), **OPTIONS)
     assert gap(fed, told) < 1e-3
     assert engine.pages_held == 0
-    assert torch.equal(fed.attended_NT, told.attended_NT)
+    assert torch.equal(fed.attended_NT.cpu(), told.attended_NT)
     greedy = cpu.generate(PROMPTS, 1, GREEDY, **OPTIONS)
     assert engine.generate(PROMPTS, 1, GREEDY, **OPTIONS).answers() == greedy.answers()
     if graphs:
@@ -130,4 +130,5 @@ def test_hidden_states_come_to_host_memory() -> None:
     batch = engine_of(on_gpu(torch.bfloat16), SPARSE).generate(PROMPTS, 1, PLAIN, **OPTIONS)
     assert batch.hidden_NTM is not None
     assert batch.hidden_NTM.device.type == "cpu" and batch.hidden_NTM.is_pinned()
+    assert batch.tokens_NT.is_cuda and batch.valid_NT.is_cuda and batch.counted_NT.is_cuda
     assert np.isfinite(batch.hidden_NTM.float().numpy()).all()
