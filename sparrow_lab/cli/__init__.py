@@ -1,12 +1,14 @@
 """The command line: `sparrow-lab <command>`.
 
 `main` is the only place where errors become exit codes: 0 for success, 2 for a
-mistake that the user can put right (one line on stderr, no traceback), 130 for
-Ctrl-C. Any other exception is a bug and keeps its traceback.
+mistake that the user can put right (one line on stderr, no traceback; a file that the
+system will not let us read or write is one), 130 for Ctrl-C. Any other exception is a bug
+and keeps its traceback.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -49,6 +51,13 @@ def _root(
         typer.echo(context.get_help())
 
 
+_THE_SYSTEMS = {
+    errno.EACCES, errno.EDQUOT, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOSPC,
+    errno.ENOTDIR, errno.EPERM, errno.EROFS,
+}  # fmt: skip
+"""What a system answers about a file that is the user's to put right."""
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; `arguments` default to those of the process."""
     command: Any = typer.main.get_command(app)
@@ -77,6 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         # The reader (head, less) has gone: leave quietly, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in _THE_SYSTEMS or error.filename is None:
+            raise
+        _fail(error.strerror or str(error), str(error.filename))
 
 
 def _fail(message: str, where: str | None) -> NoReturn:

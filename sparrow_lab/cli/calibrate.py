@@ -31,8 +31,8 @@ def command(
     from rich.console import Console
 
     from sparrow_lab.config.load import load_base
-    from sparrow_lab.errors import UserError
     from sparrow_lab.runs.atomic import write_bytes, write_json
+    from sparrow_lab.runs.writable import check_writable
 
     overrides = [
         f"base.model.name={model}",
@@ -40,8 +40,7 @@ def command(
         *(set_ or []),
     ]
     point = load_base(config, overrides)
-    if out.exists() and not out.is_dir():
-        raise UserError("is a file; name a folder", f"--out {out}")
+    check_writable(out, f"--out {out}")
 
     import torch
 

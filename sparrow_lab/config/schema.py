@@ -124,7 +124,8 @@ ScheduleField = Annotated[
     Discriminator(_schedule_form),
     BeforeValidator(_short_schedule),
 ]
-Betas = Annotated[tuple[float, float], BeforeValidator(_tuple_from_yaml)]
+_Beta = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[tuple[_Beta, _Beta], BeforeValidator(_tuple_from_yaml)]
 
 
 class ReservedConfig(Strict):
@@ -208,7 +209,7 @@ class CalibrateConfig(Strict):
 class TrainConfig(Strict):
     """GRPO on sparse rollouts (paper section 4)."""
 
-    steps: int = Field(100, ge=1)
+    steps: int = Field(100, ge=1, le=10_000_000)
     prompts: int = Field(8, ge=1)
     """Prompts a step."""
     samples: int = Field(16, ge=2)
@@ -237,7 +238,10 @@ class TrainConfig(Strict):
 class VerdictConfig(Strict):
     """When a training run counts as collapsed; read by detectors and by the analysis."""
 
-    metric: str = "evaluate/reward"
+    metric: Literal["evaluate/reward", "reward/mean", "response/length_mean", "acceptance/p05"] = (
+        "evaluate/reward"
+    )
+    """Of the training run, logged at its steps; the higher the better."""
     fall: float = Field(0.25, gt=0, lt=1)
     """Collapsed when the metric falls by more than this share from its running peak ..."""
     floor: float | None = None

@@ -39,9 +39,13 @@ def find_folder(name: str) -> Path | None:
     parts = given.parts
     in_root = len(parts) == 2 and parts[0] == "models"
     path = models_root() / parts[1] if in_root else given
-    if path.is_dir():
+    try:
+        is_folder, is_file = path.is_dir(), path.is_file()
+    except OSError as error:
+        raise UserError(f"no model '{name}': {error.strerror}", "model.name") from None
+    if is_folder:
         return path
-    if path.is_file():
+    if is_file:
         raise UserError(f"'{name}' is a file; name the folder that holds it", "model.name")
     for source in SOURCES.values():
         if name in (source.name, source.folder) or (in_root and parts[1] == source.folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +195,9 @@ def find_sweep(name_or_path: str, root: Path | None = None) -> SweepFolder:
     """
     base = runs_root(root)
     for candidate in (base / name_or_path, Path(name_or_path)):
-        if (candidate / "plan.json").is_file():
-            return SweepFolder(candidate)
+        with suppress(OSError):  # a name that the file system does not take
+            if (candidate / "plan.json").is_file():
+                return SweepFolder(candidate)
     try:
         known = sorted(p.name for p in base.iterdir() if (p / "plan.json").is_file())
     except OSError:

@@ -64,6 +64,8 @@ class Resolver:
             _calibration(config, where)
         if not calibrates:
             config["sparsity"] = _schedule(config, kind, self.files, where)
+        if calibrates or kind != "dense":
+            _something_sparse(config, where)
         return {name: config[name] for name in _CHECKED}
 
 
@@ -190,6 +192,27 @@ def _dense_layers(config: Config, where: Where) -> None:
             f"{shape.layers} layers and at least one has to be sparse; allowed: 0 to "
             f"{shape.layers - 1}",
             where("sparsity.dense_layers", "model.name"),
+        )
+
+
+def _something_sparse(config: Config, where: Where) -> None:
+    """Refuse reserved pages that hold every context of a built-in task: all would be dense."""
+    from sparrow_lab.sparsity.schedule import reserved_pages
+    from sparrow_lab.sweep.estimate import task_lengths
+
+    task = TaskConfig.model_validate(config["task"])
+    if task.name not in {"pointer_chase", "permutation_walk"}:
+        return
+    lengths, size = task_lengths(task), config["sparsity"]["page_size"]
+    longest = lengths.prompt + lengths.answer
+    reserved = ReservedConfig.model_validate(config["sparsity"]["reserved"])
+    kept = sum(reserved_pages(reserved, size)) * size
+    if kept >= longest:
+        raise UserError(
+            f"sparsity.page_size: found {size}, whose reserved pages hold {kept} tokens, but the "
+            f"longest context of this task has {longest}: nothing would be sparse; allowed: a "
+            "smaller page, or fewer reserved tokens",
+            where("sparsity.page_size", "sparsity.reserved"),
         )
 
 

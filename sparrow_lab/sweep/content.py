@@ -7,6 +7,7 @@ runs. Ids take the content, so that a moved file is the same file and an edited 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from sparrow_lab.config.content import check_pinned, content_hash
@@ -25,8 +26,9 @@ class Files:
         """Return the absolute path of a file or folder that the sweep names, or None."""
         given = Path(path).expanduser()
         for candidate in (self.source_dir / given, given):
-            if candidate.exists():
-                return candidate.resolve()
+            with suppress(OSError):  # a name that the file system does not take
+                if candidate.exists():
+                    return candidate.resolve()
         return None
 
     def require(self, path: str, what: str, where: str | None) -> Path:

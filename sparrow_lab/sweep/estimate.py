@@ -35,12 +35,14 @@ class Estimator:
     """Seconds of points on one worker; equal work is worked out once.
 
     Args:
-        hardware: a profile of the cost model; None takes the CPU for the built-in tiny
-            models and the model's default accelerator for all others.
+        hardware: a profile of the cost model; None takes the CPU, but for models other than
+            the built-in tiny ones an accelerator where the workers have one.
+        accelerator: whether they do.
     """
 
-    def __init__(self, hardware: str | None = None) -> None:
+    def __init__(self, hardware: str | None = None, accelerator: bool = False) -> None:
         self.hardware = hardware
+        self.accelerator = accelerator
         self.used: set[str] = set()
         self._seconds: dict[str, float | None] = {}
         self._lengths: dict[str, Lengths] = {}
@@ -65,8 +67,8 @@ class Estimator:
         shape = model_shape(config.model.name)
         if shape is None:
             return None
-        tiny = config.model.name in TINY
-        profile = self.hardware or ("cpu-2-core" if tiny else DEFAULT_HARDWARE)
+        large = self.accelerator and config.model.name not in TINY
+        profile = self.hardware or (DEFAULT_HARDWARE if large else "cpu-2-core")
         self.used.add(profile)
         lengths = self._task_lengths(config.task)
         work = estimate_run(
@@ -82,7 +84,7 @@ class Estimator:
     def _task_lengths(self, task: TaskConfig) -> Lengths:
         key = task.model_dump_json()
         if key not in self._lengths:
-            self._lengths[key] = _lengths(task)
+            self._lengths[key] = task_lengths(task)
         return self._lengths[key]
 
 
@@ -112,8 +114,8 @@ def model_shape(name: str) -> ModelShape | None:
         return None
 
 
-def _lengths(task: TaskConfig) -> Lengths:
-    """Ask a built-in task; other tasks would need the model's tokenizer."""
+def task_lengths(task: TaskConfig) -> Lengths:
+    """Ask a built-in task; other tasks would need the model's tokenizer, and get a guess."""
     if task.name not in {"pointer_chase", "permutation_walk"}:
         return Lengths(PROMPT, task.max_new_tokens or ANSWER)
     from sparrow_lab.tasks import make_task

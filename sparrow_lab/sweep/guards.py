@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sparrow_lab.errors import UserError
+from sparrow_lab.runs.writable import check_writable, nearest_folder
 
 LEAST_FREE_BYTES = 200 * 2**20
 """Below this a sweep is not begun: checkpoints and event files would be cut short."""
@@ -23,16 +23,13 @@ def check_folder(path: Path, least_free: int = LEAST_FREE_BYTES) -> None:
     """Make the sweep's folder and see that it can be written and has room.
 
     Raises UserError that names the folder when it cannot be made or written, or when
-    the disk has fewer than `least_free` bytes, or no inodes, left.
+    the disk has fewer than `least_free` bytes, or no inodes, left. Nothing is left behind then.
     """
+    check_writable(path, str(path))
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path) as probe:
-            probe.write(b"\0" * 4096)
-            probe.flush()
-            os.fsync(probe.fileno())
-        free = shutil.disk_usage(path).free
-        inodes = os.statvfs(path)
+        there = nearest_folder(path)
+        free = shutil.disk_usage(there).free
+        inodes = os.statvfs(there)
     except OSError as error:
         reason = error.strerror or str(error)
         raise UserError(f"cannot write into the output folder: {reason}", str(path)) from error
@@ -44,6 +41,7 @@ def check_folder(path: Path, least_free: int = LEAST_FREE_BYTES) -> None:
         )
     if inodes.f_files and not inodes.f_favail:
         raise UserError("this disk has no room for another file (inodes)", str(path))
+    path.mkdir(parents=True, exist_ok=True)
 
 
 @dataclass

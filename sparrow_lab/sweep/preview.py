@@ -27,7 +27,7 @@ def render(
     Args:
         states: state of each point that exists already (`done`, `failed`, ...), by id;
             points that are missing there are new.
-        hardware: profile for the estimate; None suits it to the model.
+        hardware: profile for the estimate; None is the CPU.
         rows: most points shown of one stage; 0 shows all.
     """
     known = states or {}

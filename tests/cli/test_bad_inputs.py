@@ -116,6 +116,38 @@ def test_a_missing_file_and_a_folder(folder: Path, capsys: pytest.CaptureFixture
     assert "is a folder" in refused(capsys, ".")
 
 
+LONG = "a" * 300
+"""Longer than a name of a file may be."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["status", LONG], "no sweep 'aaa"),
+        (["logs", "x", "--sweep", LONG], "no sweep 'aaa"),
+        (["report", LONG], "no sweep 'aaa"),
+        (["sync", LONG], "no sweep 'aaa"),
+        (["sweep", LONG], "File name too long"),
+        (["sweep", "s.yaml", "--set", f"base.model.name={LONG}"], "File name too long"),
+        (["sweep", "s.yaml", "--set", f"base.task.dataset={LONG}", "--set",
+          "base.task.name=jsonl", "--set", "base.model.name=a/b"], "no data file 'aaa"),
+        (["calibrate", "--model", LONG, "--page-size", "8"], "File name too long"),
+        (["calibrate", "--model", "tiny-s", "--page-size", "8", "-o", "s.yaml"], "is a file"),
+        (["calibrate", "--model", "tiny-s", "--page-size", "8", "-o", "/proc/x"], "cannot write"),
+    ],
+)  # fmt: skip
+def test_arguments_that_no_file_system_takes(
+    arguments: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "s.yaml").write_text(GOOD)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    out, err = capsys.readouterr()
+    assert (stop.value.code, out) == (2, "")
+    assert words in err and err.count("\n") == 1
+    assert sorted(p.name for p in folder.iterdir()) == ["s.yaml"]
+
+
 @pytest.mark.parametrize("kind", ["duplicate key", "binary", "axis", "budget"])
 def test_in_a_process_of_its_own(kind: str, folder: Path) -> None:
     content, words = FILES[kind]

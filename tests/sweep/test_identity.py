@@ -319,11 +319,11 @@ def test_a_data_file_counts_by_its_content(tmp_path: Path) -> None:
     base = {"model": {"name": "org/model"}, "sparsity": {"schedule": "dense"}}
     a, b = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     for path in (a, b):
-        path.write_text('{"q": 1}\n')
+        path.write_text('{"prompt": "q", "answer": 1}\n')
     task = {"name": "jsonl", "dataset": str(a)}
     one = ids({**base, "task": task})
     assert one == ids({**base, "task": {**task, "dataset": str(b)}})
-    b.write_text('{"q": 2}\n')
+    b.write_text('{"prompt": "q", "answer": 2}\n')
     assert one["schedule"] != ids({**base, "task": {**task, "dataset": str(b)}})["schedule"]
 
 

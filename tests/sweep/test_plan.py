@@ -62,7 +62,8 @@ def test_every_shipped_experiment_can_be_planned(path: Path) -> None:
         return
     made = make_plan(config, path.parent)
     assert made.name == path.stem
-    assert made.points
+    # an adaptive method proposes its points as it goes
+    assert made.points or config.sweep.method == "optuna"
 
 
 def test_a_plan_is_whole_and_in_order() -> None:

@@ -67,6 +67,7 @@ def plan(folder: Path, text: str) -> Plan:
         ),
         ("rollout: {temperature: 0}", "3:26", "found 0 (greedy)"),
         ("sparsity: {dense_layers: 3, schedule: {budget: 96}}", "3:28", "tiny-s has 3 layers"),
+        ("sparsity: {page_size: 64, schedule: {budget: 256}}", "3:25", "nothing would be sparse"),
         ("sparsity: {schedule: {budget: 32}}", "3:33", "the 3 reserved pages alone hold 48"),
         ("sparsity: {page_size: 32, schedule: {budget: 64}}", "3:48", "at page size 32"),
         ("sparsity: {schedule: {preset: qwen3-1.7b-0.85}}", "3:24", "no preset is called"),

@@ -82,7 +82,8 @@ class Cluster:
         def check(todo: Todo) -> None:
             if self.cap is None and self.site.max_gpu_hours is None:
                 return
-            hours = gpu_hours(todo.states.values(), self.site, Estimator().seconds)
+            seconds = Estimator(accelerator=self.site.gpus > 0).seconds
+            hours = gpu_hours(todo.states.values(), self.site, seconds)
             check_cap(hours, self.site, self.cap, self.cap_where)
             say(f"about {spelled(hours.to_come)} GPU-hours to come, {spelled(hours.used)} used")
 

@@ -34,9 +34,8 @@ def preview(
     todo = Todo(dict(states), as_elements(left))
     limits = read_limits(site)
     parts = arrange(todo.elements, limits.array, site.throttle, need_canary(todo), {})
-    hours = gpu_hours(
-        (s for i, s in states.items() if i in chosen or s.result), site, Estimator().seconds
-    )
+    seconds = Estimator(accelerator=site.gpus > 0).seconds
+    hours = gpu_hours((s for i, s in states.items() if i in chosen or s.result), site, seconds)
     threads = max((int(p.config.get("threads", 1)) for p in left), default=1)
     by_stage = {part.stage: [p for p in parts if p.stage == part.stage] for part in parts}
     lines = [_site_line(site, threads)]
