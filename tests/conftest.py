@@ -68,9 +68,10 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[RealSlurm]:
     if not cluster.conf.exists():
         pytest.fail("no cluster: slurm/test-cluster start, or make test-slurm", pytrace=False)
     monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
-    cluster.make_whole()
-    yield cluster
-    cluster.make_whole()
+    with cluster.alone():
+        cluster.make_whole()
+        yield cluster
+        cluster.make_whole()
 
 
 @pytest.fixture

@@ -44,8 +44,9 @@ def assert_once(sweep: SweepFolder) -> None:
     for point in sweep.points():
         result = point.read_result()
         once = 0 if result and result["alias_of"] else 1
-        assert fakes.starts(point.path) == once, point.id
-        assert len(point.attempts()) == once, point.id
+        ends = [attempt.read_failure() for attempt in point.attempts()]
+        assert fakes.starts(point.path) == once, f"{point.id}: {ends}"
+        assert len(ends) == once, f"{point.id}: {ends}"
 
 
 def first_step(sweep: SweepFolder, point_id: str, attempt: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,6 +21,13 @@ class RealSlurm:
     """The running cluster in `STATE`. Its commands need `SLURM_CONF`, which the fixture sets."""
 
     conf = STATE / "etc" / "slurm.conf"
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep the tests of another run on this machine waiting: each needs the whole cluster."""
+        with (STATE / "tests.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
     def pids(self) -> dict[str, int | None]:
         """The pid of each daemon, None for one that does not run."""
