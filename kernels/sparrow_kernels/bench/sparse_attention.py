@@ -107,16 +107,20 @@ def _ours(
     q, k, v = x.qkv
     offsets, prompts, rule = [0, shape.tokens], [PROMPT], shape.rule()
     scale, flops = shape.dim**-0.5, shape.flops(shape.seen())
+    tiles = flop_floor(shape.flops(shape.tokens * (shape.tokens + 1) // 2))
+    note = f"floor of its dense tiles {tiles:.1f} ms"
 
     def choose() -> PageBits:
         return choose_pages(q, k, offsets, prompts, rule)
 
     pages = choose()
     ms = median_ms([choose], graph=False)
-    yield _row(shape, "choice of pages", ms, 2 * shape.tokens**2 // 32 * shape.kv_heads * 128)
+    pairs = shape.tokens * (shape.tokens + 1) // 2 // shape.page_size
+    scored = 2 * shape.kv_heads * shape.dim * pairs
+    yield _row(shape, "choice of pages", ms, scored, note="scores in float32, not bf16")
     attend = partial(sparse_attention, q, k, v, pages, offsets, scale)
     ms = median_ms([partial(x.both, attend)], graph=False)
-    yield _row(shape, "forward + backward, pages given", ms, flops)
+    yield _row(shape, "forward + backward, pages given", ms, flops, note=note)
     with torch.no_grad():
         ms = median_ms([attend], graph=False)
     yield _row(shape, "forward, pages given", ms, int(flops / PASSES))
@@ -125,7 +129,7 @@ def _ours(
         return sparse_attention(q, k, v, choose(), offsets, scale)
 
     ms = median_ms([partial(x.both, all_of_it)], graph=False)
-    yield _row(shape, "choice, forward + backward", ms, flops, aim_ms)
+    yield _row(shape, "choice, forward + backward", ms, flops, aim_ms, note=note)
 
 
 def _dense(qkv: list[Tensor], backend: SDPBackend) -> Tensor:
@@ -137,7 +141,7 @@ def _dense(qkv: list[Tensor], backend: SDPBackend) -> Tensor:
 
 def _row(
     shape: Shape, variant: str, ms: float, flops: int, aim_ms: float | None = None,
-    peer: bool = False,
+    peer: bool = False, note: str = "",
 ) -> Row:  # fmt: skip
     return Row(
         "sparse_attention",
@@ -149,4 +153,5 @@ def _row(
         floor_ms=flop_floor(flops),
         peer=peer,
         aim_ms=aim_ms,
+        note=note,
     )

@@ -26,9 +26,13 @@ class Config:
     of_queries: TileConfig = TileConfig(128, 64, 8, 3)
 
 
-DEFAULT = Config()
+NARROW = Config(TileConfig(64, 64, 4, 3), TileConfig(32, 128, 4, 3), TileConfig(64, 64, 4, 3))
+"""For head dims up to 64."""
 
-BY_GPU: dict[str, Config] = {"NVIDIA H200": DEFAULT}
+DEFAULT = (NARROW, Config())
+
+BY_GPU: dict[str, tuple[Config, Config]] = {"NVIDIA H200": DEFAULT}
+"""For narrow heads, and for head dims up to 128."""
 
 SMALL = TileConfig(32, 32, 4, 1)
 """For float32, and for head dims above 128: tiles that fit in shared memory and registers."""
@@ -43,7 +47,8 @@ def config_for(device: torch.device, dtype: torch.dtype, head_dim: int) -> Confi
         return Config(INTERPRETER, INTERPRETER, INTERPRETER)
     if dtype == torch.float32 or head_dim > 128:
         return Config(SMALL, SMALL, SMALL)
-    return BY_GPU.get(torch.cuda.get_device_name(device), DEFAULT)
+    narrow, wide = BY_GPU.get(torch.cuda.get_device_name(device), DEFAULT)
+    return narrow if head_dim <= 64 else wide
 
 
 def within_a_word(config: TileConfig, page_size: int) -> TileConfig:
