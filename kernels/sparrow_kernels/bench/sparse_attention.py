@@ -117,7 +117,7 @@ def _ours(
     ms = median_ms([choose], graph=False)
     pairs = shape.tokens * (shape.tokens + 1) // 2 // shape.page_size
     scored = 2 * shape.kv_heads * shape.dim * pairs
-    yield _row(shape, "choice of pages", ms, scored, note="scores in float32, not bf16")
+    yield _row(shape, "choice of pages", ms, scored, note="scores in float32, the floor in bf16")
     attend = partial(sparse_attention, q, k, v, pages, offsets, scale)
     ms = median_ms([partial(x.both, attend)], graph=False)
     yield _row(shape, "forward + backward, pages given", ms, flops, note=note)

@@ -52,12 +52,18 @@ def _select(
         order = tl.where(candidate, raw ^ ((raw >> 31) & 0x7FFFFFFF), -2147483648)
         best = keep - first - last
         # the largest number, counted from the lowest, that at least `best` candidates reach: from
-        # the highest bit down
+        # the highest bit down, until as many reach it as are wanted
         least = tl.zeros([ROWS, 1], tl.uint32)
-        for b in tl.static_range(32):
-            tried = least | (1 << (31 - b))
+        bit = tl.full([ROWS, 1], 0x80000000, tl.uint32)
+        exact = row[:, None] >= n
+        going = tl.min(exact.to(tl.int32)) == 0
+        while going:
+            tried = least | bit
             reached = tl.sum((order >= _signed(tried)).to(tl.int32), axis=1, keep_dims=True)
-            least = tl.where(reached >= best, tried, least)
+            least = tl.where((reached >= best) & (exact == 0), tried, least)
+            exact = exact | (reached == best)
+            bit = bit >> 1
+            going = tl.min(tl.where(exact | (bit == 0), 1, 0)) == 0
         above = order > _signed(least)
         level = (order == _signed(least)).to(tl.int32)
         room = best - tl.sum(above.to(tl.int32), axis=1, keep_dims=True)
