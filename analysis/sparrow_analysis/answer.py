@@ -10,7 +10,7 @@ from sparrow_analysis.frames import SweepFrames
 from sparrow_analysis.one_for_all import OneForAll, one_for_all
 from sparrow_analysis.predictors import Predictors, compare_predictors
 from sparrow_analysis.threshold import Threshold, find_threshold
-from sparrow_analysis.verdicts import verdicts
+from sparrow_analysis.verdicts import DECIDED, verdicts
 
 ALPHA = 0.05
 
@@ -91,5 +91,10 @@ def _what_if(runs: pd.DataFrame, found: Threshold) -> dict[str, Threshold]:
         down = runs["verdict"].eq("censored") & runs["down"]
         verdict = runs["verdict"].mask(down, "collapsed")
         text = "runs that ended early while they were down count as collapsed"
+        made[text] = find_threshold(runs.assign(verdict=verdict))
+    if found.came_back:
+        back = runs["verdict"].isin(DECIDED) & runs["came_back"] & ~runs["dense"]
+        verdict = runs["verdict"].mask(back, "collapsed")
+        text = "runs that fell as the rule says and came back count as collapsed"
         made[text] = find_threshold(runs.assign(verdict=verdict))
     return made

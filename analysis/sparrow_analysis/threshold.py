@@ -40,6 +40,9 @@ Reason = Literal[
 MIN_RUNS = 6
 """Fewer decided runs than these never make a threshold, whatever they look like."""
 
+GAP = 0.25
+"""Share of the interval that a gap between levels has to take up to be worth a word."""
+
 
 @dataclass(frozen=True)
 class Threshold:
@@ -50,7 +53,11 @@ class Threshold:
         reason: why not, empty for a threshold.
         value, low, high: the threshold and its interval, NaN if there is none. `low` is -inf or
             `high` inf where the levels tried do not bound it.
+        gap_low, gap_high: the levels next below and next above `value`, where they lie so far
+            apart that the data hardly say where between them it is; NaN otherwise.
         runs, collapsed, stagnated: decided sparse runs; stagnated ones count as not collapsed.
+        dipped, came_back: runs that did not collapse, but had an evaluation below the rule's line
+            in between; and those of them that the rule would have called collapsed then.
         censored, censored_down: sparse runs kept out because they ended early, and how many of
             them were down at the time. `undecided`: other sparse runs without a verdict or
             without the statistic.
@@ -69,10 +76,14 @@ class Threshold:
     value: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    gap_low: float = math.nan
+    gap_high: float = math.nan
     confidence: float = 0.95
     runs: int = 0
     collapsed: int = 0
     stagnated: int = 0
+    dipped: int = 0
+    came_back: int = 0
     censored: int = 0
     censored_down: int = 0
     undecided: int = 0
@@ -135,12 +146,15 @@ def find_threshold(
     value, low, high, curve = locate(cells, confidence)
     if math.isinf(low) and math.isinf(high):
         return Threshold(statistic, "not_enough", "not_located", **counts)
+    below, above = _gap(table[statistic], value, low, high)
     return Threshold(
         statistic,
         "threshold",
         value=value,
         low=low,
         high=high,
+        gap_low=below,
+        gap_high=above,
         confidence=confidence,
         curve=curve,
         **counts,
@@ -171,15 +185,26 @@ def locate(cells: Cells, confidence: float = 0.95) -> tuple[float, float, float,
     return value, low, high, pd.DataFrame({"x": x, "chance": p})
 
 
+def _gap(x: pd.Series, value: float, low: float, high: float) -> tuple[float, float]:
+    """The runs next below and above `value` if they leave a wide gap, else NaN twice."""
+    below, above = float(x[x <= value].max()), float(x[x > value].min())
+    left, right = max(low, float(x.min())), min(high, float(x.max()))
+    wide = above - below >= GAP * (right - left)  # False with NaN: beyond the last run is no gap
+    return (below, above) if wide else (math.nan, math.nan)
+
+
 def _counts(runs: pd.DataFrame, table: pd.DataFrame, statistic: str) -> dict[str, Any]:
     sparse = runs[~runs["dense"]]
     controls = runs[runs["dense"] & runs["verdict"].isin(DECIDED)]
     censored = sparse[sparse["verdict"].eq("censored")]
     x, fell = table[statistic], table["collapsed"]
+    came_back = table["came_back"] & ~fell
     return {
         "runs": len(table),
         "collapsed": int(fell.sum()),
         "stagnated": int(table["verdict"].eq("stagnated").sum()),
+        "dipped": int((came_back | (table["lowest"].notna() & ~fell)).sum()),
+        "came_back": int(came_back.sum()),
         "censored": len(censored),
         "censored_down": int(censored["down"].sum()),
         "undecided": len(sparse) - len(table) - len(censored),

@@ -22,9 +22,10 @@ def verdicts(frames: SweepFrames) -> pd.DataFrame:
         rows.append({**vars(found), "verdict": found.kind})
     columns = ["verdict", *(k for k in Verdict.__dataclass_fields__ if k != "kind")]
     made = pd.DataFrame(rows, columns=columns, index=frames.runs.index)
-    for name in ("peak_step", "fell_step", "evaluations", "nan"):
+    for name in ("peak_step", "fell_step", "lowest_step", "evaluations", "nan"):
         made[name] = pd.to_numeric(made[name]).astype("Int64")
-    for name in ("start", "peak", "final"):
+    for name in ("start", "peak", "final", "lowest"):
         made[name] = pd.to_numeric(made[name]).astype("float64")
-    made["down"] = made["down"].astype("bool")
+    for name in ("down", "came_back"):
+        made[name] = made[name].astype("bool")
     return pd.concat([frames.runs, made], axis=1)

@@ -33,14 +33,16 @@ def details(found: Answer) -> list[str]:
     if not found.differs:
         return [*lines, *tests]
     each = [f"{name}: {threshold_headline(t)}." for name, t in found.by_setting.items()]
-    return [lines[0], *tests, *each, lines[-1]]
+    dips = [_dipped(found.threshold)] if found.threshold.dipped else []
+    return [lines[0], *tests, *each, *dips, lines[-1]]
 
 
 def threshold_headline(t: Threshold) -> str:
     """One line on a threshold, or on why there is none."""
     name = STATISTIC_NAMES.get(t.statistic, t.statistic)
     if t.kind == "threshold":
-        return f"Collapse threshold: {name} = {value_text(t)} ({interval_text(t)})"
+        tried = "" if math.isnan(t.gap_low) else f"; {gap_text(t)}"
+        return f"Collapse threshold: {name} = {value_text(t)} ({interval_text(t)}{tried})"
     reasons = {
         "no_runs": "Not enough runs to say: no sparse run has a verdict yet",
         "too_few": f"Not enough runs to say: {t.runs} sparse {_runs(t.runs)} with a verdict",
@@ -78,6 +80,8 @@ def threshold_details(t: Threshold) -> list[str]:
             f"{t.stagnated} {_runs(t.stagnated)} stagnated (ended no higher than "
             f"{_plural(t.stagnated, 'it', 'they')} began); counted as not collapsed."
         )
+    if t.dipped:
+        lines.append(_dipped(t))
     if t.censored:
         lines.append(
             f"{t.censored} {_runs(t.censored)} ended early and {_plural(t.censored, 'is', 'are')} "
@@ -100,6 +104,21 @@ def _edge(t: Threshold, name: str) -> str:
         return text + " They do not overlap."
     return (
         text + " They overlap: the threshold is where half of the runs collapse, not a safe value."
+    )
+
+
+def _dipped(t: Threshold) -> str:
+    """On runs that fell in between: where they end up hangs on where training stops."""
+    text = (
+        f"{t.dipped} {_runs(t.dipped)} that did not collapse had an evaluation below the rule's "
+        "line in between"
+    )
+    if not t.came_back:
+        return f"{text}, none for long enough to count as collapsed at the time."
+    rest = "" if t.came_back == t.dipped else f", {t.came_back} of them"
+    return (
+        f"{text}{rest} for long enough to count as collapsed had training ended then: the "
+        "threshold depends on the last step."
     )
 
 
@@ -253,6 +272,12 @@ def interval_text(t: Threshold) -> str:
     if math.isinf(t.high):
         return f"{share} interval from {t.low:.{digits}f}; the levels tried leave it open above"
     return f"{share} interval {t.low:.{digits}f} to {t.high:.{digits}f}"
+
+
+def gap_text(t: Threshold) -> str:
+    """What was not tried around the threshold; call it only where there is such a gap."""
+    name, digits = STATISTIC_NAMES.get(t.statistic, t.statistic), _digits(t)
+    return f"no run lies between {name} {t.gap_low:.{digits}f} and {t.gap_high:.{digits}f}"
 
 
 def p_text(p: float) -> str:

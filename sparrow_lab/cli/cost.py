@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sparrow_lab.sparsity.schedule import Schedule
 
 LENGTHS = (1024, 2048, 4096, 8192, 16384, 32768)
+LONGEST = 10_000_000
+"""Tokens of a trajectory at most: more than any model's context, and arrays of it fit in memory."""
 
 
 def command(
@@ -23,22 +25,29 @@ def command(
         str | None, typer.Option(help="Schedule file or preset, for example qwen3-1.7b-0.86.")
     ] = None,
     budget: Annotated[
-        int | None, typer.Option(min=1, help="A fixed budget in tokens instead of a schedule.")
+        int | None,
+        typer.Option(min=1, max=LONGEST, help="A fixed budget in tokens instead of a schedule."),
     ] = None,
     page_size: Annotated[
-        int | None, typer.Option(min=1, help="Tokens a page; a schedule brings its own.")
+        int | None,
+        typer.Option(min=1, max=LONGEST, help="Tokens a page; a schedule brings its own."),
     ] = None,
     dense_layers: Annotated[
         int | None,
         typer.Option(min=0, help="First layers that stay dense, with --budget; 2 by default."),
     ] = None,
     length: Annotated[
-        list[int] | None, typer.Option(min=1, help="Length of a decode step; may be repeated.")
+        list[int] | None,
+        typer.Option(min=1, max=LONGEST, help="Length of a decode step; may be repeated."),
     ] = None,
-    prompt: Annotated[int, typer.Option(min=1, help="Prompt tokens of the trajectory.")] = 200,
+    prompt: Annotated[
+        int, typer.Option(min=1, max=LONGEST, help="Prompt tokens of the trajectory.")
+    ] = 200,
     tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Generated tokens; by default up to the longest length."),
+        typer.Option(
+            min=1, max=LONGEST, help="Generated tokens; by default up to the longest length."
+        ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences decoded at once.")] = 32,
     dtype: Annotated[
@@ -63,6 +72,7 @@ def command(
     shape = _shape(model)
     plan = _schedule(schedule, budget, page_size, dense_layers)
     plan.check_fits(page_size or plan.page_size, shape.name, any_model=any_model)
+    _check_layers(plan, shape)
     lengths = sorted(set(length or LENGTHS))
     count = tokens if tokens is not None else max(lengths[-1] - prompt, 1)
     report = predict(
@@ -159,6 +169,16 @@ def _schedule(
     if schedule in preset_names() or not (Path(schedule).exists() or schedule.endswith(".json")):
         return load_preset(schedule)
     return Schedule.load(Path(schedule))
+
+
+def _check_layers(plan: Schedule, shape: ModelShape) -> None:
+    """Refuse dense layers that leave none to be sparse, as a sweep does."""
+    if not plan.is_dense and plan.dense_layers >= shape.layers:
+        raise UserError(
+            f"found {plan.dense_layers}, but {shape.name} has {shape.layers} layers and at least "
+            f"one has to be sparse; allowed: 0 to {shape.layers - 1}",
+            "--dense-layers" if plan.name.startswith("budget=") else f"schedule {plan.name}",
+        )
 
 
 def _print(report: dict[str, Any], shape: ModelShape, hardware: Hardware, plan: Schedule) -> None:

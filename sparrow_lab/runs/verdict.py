@@ -32,6 +32,11 @@ class Verdict:
         peak_step, fell_step: when it peaked first; first evaluation of the last stretch that is
             down. None if there is no such thing.
         down: whether the last `stay` evaluations are down by now, however far the run got.
+        lowest, lowest_step: lowest evaluation that lay below the line that the rule had drawn by
+            then, its step; NaN and None if none did. One of the last stretch that is down is no
+            such dip: it is the fall.
+        came_back: whether the rule, applied at an earlier evaluation, would have said collapsed of
+            a run of which it does not say so at the end.
         evaluations, nan: how many there are, and how many of them are not finite.
         evidence: one sentence.
     """
@@ -43,6 +48,9 @@ class Verdict:
     final: float
     fell_step: int | None
     down: bool
+    lowest: float
+    lowest_step: int | None
+    came_back: bool
     evaluations: int
     nan: int
     evidence: str
@@ -71,6 +79,8 @@ def judge(
     limit, down = _down(values, rule)
     fell = _fell_at(steps, values, limit, rule) if down else None
     kind = _kind(values, rule, finished, down, start, bool(finite))
+    dip = _dip(steps, values, rule, fell)
+    earlier = (_down(values[:n], rule)[1] for n in range(rule.stay + 1, len(values)))
     return Verdict(
         kind=kind,
         start=start,
@@ -79,9 +89,12 @@ def judge(
         final=final,
         fell_step=fell,
         down=down,
+        lowest=dip[1] if dip else math.nan,
+        lowest_step=dip[0] if dip else None,
+        came_back=not down and any(earlier),
         evaluations=len(values),
         nan=len(values) - len(finite),
-        evidence=_evidence(kind, steps, values, finite, limit, fell, down, rule),
+        evidence=_evidence(kind, steps, values, finite, limit, fell, dip, rule),
     )
 
 
@@ -111,6 +124,29 @@ def _fell_at(
     return fell
 
 
+def _dip(
+    steps: Sequence[int], values: Sequence[float], rule: VerdictConfig, fell: int | None
+) -> tuple[int, float, float] | None:
+    """Step, value and line of the lowest evaluation below the line of its time; None without one.
+
+    The line is that of the highest evaluation before it, or the floor if that is higher. Values
+    that are not finite are counted elsewhere; those from step `fell` on are the fall itself.
+    """
+    found, peak = None, math.nan
+    for step, value in zip(steps, values, strict=True):
+        if fell is not None and step >= fell:
+            break
+        if not math.isfinite(value):
+            continue
+        lines = [(1 - rule.fall) * peak] if math.isfinite(peak) else []
+        lines += [rule.floor] if rule.floor is not None else []
+        below = [line for line in lines if value < line]
+        if below and (found is None or value < found[1]):
+            found = (step, value, max(below))
+        peak = value if math.isnan(peak) else max(peak, value)
+    return found
+
+
 def _kind(
     values: Sequence[float],
     rule: VerdictConfig,
@@ -138,7 +174,7 @@ def _evidence(
     finite: Sequence[tuple[int, float]],
     limit: float,
     fell: int | None,
-    down: bool,
+    dip: tuple[int, float, float] | None,
     rule: VerdictConfig,
 ) -> str:
     if not values:
@@ -159,6 +195,9 @@ def _evidence(
     if fell is not None:
         below = f"below {limit:.2f}" if math.isfinite(limit) else "down"
         text += f"; {below} since step {fell}"
+    elif dip is not None:
+        text += f"; lowest {dip[1]:.2f} at step {dip[0]}, below the line of {dip[2]:.2f}"
     if kind == "censored":
+        down = fell is not None
         text += "; broke off " + ("while it was down" if down else "before its last step")
     return f"{text}.{not_finite}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -55,6 +56,8 @@ def _row(level: Level, seed: int, collapsed: bool, dense: bool) -> dict[str, obj
         "dense": dense,
         "verdict": "collapsed" if collapsed else "stable",
         "down": collapsed,
+        "lowest": math.nan,
+        "came_back": False,
         "final": 0.1 if collapsed else 0.95,
         "p01": max(0.0, p05 - 1.5 * (1 - p05)),
         "p05": p05,

@@ -12,6 +12,7 @@ import pytest
 from sparrow_analysis.likelihood import cells_of, grid_for, log_likelihoods
 from sparrow_analysis.monotone import monotone_test
 from sparrow_analysis.threshold import Threshold, decided, find_threshold
+from sparrow_analysis.wording import threshold_details, threshold_headline
 from tests.analysis.outcomes import levels, outcomes
 from tests.analysis.simulated import Level, World, ladder, step_at
 
@@ -40,6 +41,34 @@ def test_a_sharp_threshold_is_somewhere_in_the_gap_between_levels() -> None:
     assert found.low < 0.8 < found.value < 0.9 < found.high
     assert found.value == pytest.approx(0.85, abs=0.01)
     assert (found.highest_collapsed, found.lowest_stable) == (0.8, 0.9)
+
+
+def test_a_gap_without_runs_around_the_threshold_is_named() -> None:
+    found = find_threshold(outcomes(World(ladder(FIVE), step_at(0.86))))
+    assert (found.gap_low, found.gap_high) == (0.8, 0.9)
+    assert threshold_headline(found).endswith("; no run lies between p5 0.80 and 0.90)")
+    dense = [round(0.5 + 0.01 * i, 2) for i in range(48)]
+    found = find_threshold(outcomes(World(ladder(dense), step_at(0.86, 0.04))))
+    assert found.kind == "threshold"
+    assert math.isnan(found.gap_low) and math.isnan(found.gap_high)
+    assert "no run" not in threshold_headline(found)
+
+
+def test_stable_runs_that_fell_in_between_are_counted() -> None:
+    runs = outcomes(World(ladder(FIVE), step_at(0.86)))
+    assert not any("in between" in line for line in threshold_details(find_threshold(runs)))
+    stable = runs.index[runs["verdict"].eq("stable") & ~runs["dense"]]
+    runs.loc[stable[:3], "lowest"] = 0.2
+    once = find_threshold(runs)
+    assert (once.dipped, once.came_back) == (3, 0)
+    assert any("none for long enough" in line for line in threshold_details(once))
+    runs.loc[stable[:2], "came_back"] = True
+    runs.loc[runs["verdict"].eq("collapsed"), ["lowest", "came_back"]] = [0.1, True]
+    found = find_threshold(runs)
+    assert (found.dipped, found.came_back) == (3, 2)
+    (line,) = [x for x in threshold_details(found) if "in between" in x]
+    assert line.startswith("3 runs that did not collapse") and "2 of them for long enough" in line
+    assert "depends on the last step" in line
 
 
 def test_more_seeds_make_the_interval_narrower() -> None:

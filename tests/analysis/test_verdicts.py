@@ -80,6 +80,43 @@ def test_the_evidence_says_that_values_were_not_finite() -> None:
     assert found.final == 0.9
 
 
+def test_the_evidence_names_how_low_a_run_was_that_came_back() -> None:
+    values = [0.7, 0.9, 0.3, 0.25, 0.9, 0.95]
+    found = judge(steps(values), values, RULE, finished=True)
+    assert found.kind == "stable"
+    assert (found.lowest, found.lowest_step, found.came_back) == (0.25, 30, True)
+    assert found.evidence == (
+        "From 0.70 to a peak of 0.95 at step 50, the last evaluation; lowest 0.25 at step 30, "
+        "below the line of 0.68."
+    )
+
+
+def test_one_low_evaluation_is_named_but_would_not_have_been_a_collapse() -> None:
+    values = [0.7, 0.9, 0.25, 0.9, 0.9]
+    found = judge(steps(values), values, RULE, finished=True)
+    assert (found.lowest, found.lowest_step, found.came_back) == (0.25, 20, False)
+    assert "lowest 0.25 at step 20, below the line of 0.68" in found.evidence
+
+
+def test_what_lies_above_the_line_of_its_time_is_no_low() -> None:
+    for values in ([0.4, 0.5, 0.95, 0.94], [0.9, 0.7, 0.9], [0.7, 0.9, 0.8, 0.3, 0.2]):
+        found = judge(steps(values), values, RULE, finished=True)
+        assert math.isnan(found.lowest) and found.lowest_step is None and not found.came_back
+        assert "lowest" not in found.evidence
+
+
+@given(values=st.lists(st.floats(0, 1), min_size=4, max_size=12))
+def test_a_run_came_back_if_an_earlier_end_would_have_been_a_collapse(values: list[float]) -> None:
+    found = judge(steps(values), values, RULE, finished=True)
+    earlier = [
+        judge(steps(values[:n]), values[:n], RULE, finished=True).kind == "collapsed"
+        for n in range(1, len(values))
+    ]
+    assert found.came_back == (found.kind != "collapsed" and any(earlier))
+    if found.came_back:
+        assert math.isfinite(found.lowest)
+
+
 def test_of_equal_peaks_the_first_counts() -> None:
     assert judge([0, 10, 20], [0.9, 0.9, 0.8], RULE, finished=True).peak_step == 0
 
