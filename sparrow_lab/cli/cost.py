@@ -72,7 +72,7 @@ def command(
     shape = _shape(model)
     plan = _schedule(schedule, budget, page_size, dense_layers)
     plan.check_fits(page_size or plan.page_size, shape.name, any_model=any_model)
-    _check_layers(plan, shape)
+    _check_layers(plan, shape, by_option=budget is not None)
     lengths = sorted(set(length or LENGTHS))
     count = tokens if tokens is not None else max(lengths[-1] - prompt, 1)
     report = predict(
@@ -171,13 +171,14 @@ def _schedule(
     return Schedule.load(Path(schedule))
 
 
-def _check_layers(plan: Schedule, shape: ModelShape) -> None:
+def _check_layers(plan: Schedule, shape: ModelShape, by_option: bool) -> None:
     """Refuse dense layers that leave none to be sparse, as a sweep does."""
     if not plan.is_dense and plan.dense_layers >= shape.layers:
+        found = f"{plan.dense_layers}" + ("" if by_option else " dense layers")
         raise UserError(
-            f"found {plan.dense_layers}, but {shape.name} has {shape.layers} layers and at least "
-            f"one has to be sparse; allowed: 0 to {shape.layers - 1}",
-            "--dense-layers" if plan.name.startswith("budget=") else f"schedule {plan.name}",
+            f"found {found}, but {shape.name} has {shape.layers} layers and at least one has to "
+            f"be sparse; allowed: 0 to {shape.layers - 1}",
+            "--dense-layers" if by_option else f"schedule {plan.name}",
         )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from sparrow_lab.cli import main
 from sparrow_lab.sparsity.presets import load_preset
+from sparrow_lab.sparsity.schedule import Schedule
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -102,6 +103,19 @@ def test_memory_and_roughness_are_said(capsys: pytest.CaptureFixture[str]) -> No
     assert "sequences fit, not 500" in out
 
 
+def test_a_schedule_file_that_leaves_no_sparse_layer_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "s.json"
+    Schedule.fixed(40, 8, dense_layers=3).save(path)
+    code, out, err = run(capsys, "--model", "tiny-s", "--schedule", str(path))
+    assert code == 2 and out == "" and err.count("\n") == 1
+    assert "schedule budget=40: found 3 dense layers, but tiny-s has 3 layers" in err
+    Schedule.dense(8, dense_layers=3).save(path)
+    code, out, _ = run(capsys, "--model", "tiny-s", "--schedule", str(path))
+    assert code == 0 and "dense" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -123,6 +137,16 @@ def test_memory_and_roughness_are_said(capsys: pytest.CaptureFixture[str]) -> No
         ((*QWEN, "--budget", "64", "--hardware", "h20"), "did you mean 'h200'"),
         ((*QWEN, "--budget", "64", "--length", "0"), "--length"),
         ((*QWEN, "--budget", "64", "--batch", "many"), "--batch"),
+        ((*QWEN, "--budget", "64", "--length", "99999999999"), "equal to 10000000"),
+        ((*QWEN, "--budget", "64", "--tokens", "99999999999"), "'--tokens'"),
+        ((*QWEN, "--budget", "64", "--prompt", "99999999999"), "'--prompt'"),
+        ((*QWEN, "--budget", "99999999999999999999"), "'--budget'"),
+        (
+            ("--model", "tiny-s", "--budget", "40", "--page-size", "8", "--dense-layers", "9"),
+            "error: --dense-layers: found 9, but tiny-s has 3 layers and at least one has to be "
+            "sparse; allowed: 0 to 2",
+        ),
+        ((*QWEN, "--budget", "64", "--dense-layers", "28"), "found 28, but qwen3-1.7b has 28"),
         (("--budget", "64", "--model", "no/config.json"), "cannot be read"),
         (("--budget", "64"), "--model"),
     ],
