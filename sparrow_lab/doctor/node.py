@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import sys
 import time
@@ -21,6 +22,7 @@ from sparrow_lab.sweep.slurm.programs import SlurmError
 from sparrow_lab.sweep.slurm.squeue import cancel, read_queue
 
 POLL_S = 0.5
+_TROUBLE = re.compile(r"command not found|no such file|unable to|error", re.IGNORECASE)
 
 
 def check_node(site: SiteConfig, scratch: Path, wait_s: float) -> list[Check]:
@@ -44,14 +46,14 @@ def check_node(site: SiteConfig, scratch: Path, wait_s: float) -> list[Check]:
     except SlurmError as error:
         return [fail("node", f"a small job was refused: {error}", "see the line 'job'")]
     seen = _wait(folder, token, wait_s)
+    log = folder / "0.log"
     if isinstance(seen, dict):
-        return judge_node(seen, site)
+        return [*judge_node(seen, site), *judge_log(log, site)]
     if seen == "pending":
         if job:
             cancel([job])
         remedy = "nothing is wrong with that; try again later, or give --wait more seconds"
         return [warn("node", f"no node began a small job within {wait_s:g} s", remedy)]
-    log = folder / "0.log"
     last = log.read_text(errors="replace").strip().splitlines()[-1:] if log.exists() else []
     found = f"a small job there failed: {' '.join(last) or 'it left no word'}"
     remedy = "'setup:' in the site file may have to load what is missing; is this folder shared?"
@@ -89,6 +91,18 @@ def judge_node(seen: dict[str, Any], site: SiteConfig) -> list[Check]:
             )
         )
     return checks
+
+
+def judge_log(log: Path, site: SiteConfig) -> list[Check]:
+    """A line of `setup:` that fails does not stop the job: bash says so and goes on."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    bad = [line.strip() for line in lines if _TROUBLE.search(line)]
+    if not bad or not site.setup:
+        return []
+    return [warn("node's setup", bad[0], f"see {site.where('setup')}")]
 
 
 def _cache(seen: dict[str, Any], site: SiteConfig) -> Check:

@@ -146,6 +146,18 @@ def test_a_node_on_which_the_job_fails(fake_slurm: FakeSlurm, tmp_path: Path, si
     assert check.level == "fail" and "no module named cuda" in check.found
 
 
+def test_a_line_of_the_setup_that_fails_is_shown(tmp_path: Path, site: Path) -> None:
+    log = tmp_path / "0.log"
+    log.write_text("a greeting\n/scripts/7.sh: line 9: module: command not found\n")
+    assert node.judge_log(log, load_site(site)) == []
+    site.write_text(SITE + "setup: [module load cuda]\n")
+    (check,) = node.judge_log(log, load_site(site))
+    assert check.level == "warn" and "module: command not found" in check.found
+    assert "site.yaml:5:" in check.remedy
+    log.write_text("a greeting\n")
+    assert node.judge_log(log, load_site(site)) == []
+
+
 @pytest.mark.slow
 def test_no_node_is_free(idle: FakeSlurm, tmp_path: Path, site: Path) -> None:
     check = all_of(tmp_path, site, 1)["node"]
