@@ -39,9 +39,6 @@ from sparrow_lab.sweep.search.trials import (
 )
 from sparrow_lab.sweep.states import PointState, held_by_needs, own_state
 
-MOST_REFUSED = 100
-"""So many proposals in a row that cannot run are a mistake in the space."""
-
 OWN_STAGES = ("train", "evaluate")
 """Stages that a proposal seldom shares with others."""
 
@@ -90,7 +87,7 @@ class Controller:
         A trial that the file (it may have changed) does not take any more is left out: its
         points are dropped, not cancelled.
         """
-        values = [t.values for t in self.trials if not _refused(t)] + [p.values for p in more]
+        values = [t.values for t in self.trials if not t.refused] + [p.values for p in more]
         proposals = [choice_of(one) for one in values if self._can_run(one)]
         return make_plan(self.config, self.source_dir, proposals, files=self._files)
 
@@ -135,16 +132,11 @@ class Controller:
         if same or not (self._tell(states) or first):
             return []
         before = len(self.trials)
-        for _ in range(MOST_REFUSED):
+        more = True
+        while more:  # what cannot run is passed over at once
             step = self._next()
             self.finished = step.finished
-            if not step.proposals or not self._propose(step.proposals):
-                break
-        else:
-            last = self.trials[-1].outcome
-            why = last.reason if last else ""
-            text = f"{MOST_REFUSED} proposals in a row cannot run; the last: {why}"
-            raise UserError(text, "sweep.space")
+            more = bool(step.proposals) and self._propose(step.proposals)
         self._summarise()
         return self._extend(states) if len(self.trials) > before else []
 
@@ -159,7 +151,7 @@ class Controller:
         told: dict[int, Outcome] = {}
         whole = held_by_needs(states.values())
         for trial in self.trials:
-            if trial.outcome is not None and (trial.outcome.good or _refused(trial)):
+            if trial.outcome is not None and (trial.outcome.good or trial.refused):
                 continue
             outcome = self.method.outcome(trial, whole, self.sweep)
             if outcome is not None and outcome != trial.outcome:
@@ -171,7 +163,7 @@ class Controller:
         return bool(told)
 
     def _propose(self, proposals: Sequence[Proposal]) -> bool:
-        """Write proposals as trials; True when all of them were refused."""
+        """Write proposals as trials; True when some of them cannot run, so that there is room."""
         number = self.trials[-1].number + 1 if self.trials else 0
         made: list[Trial] = []
         refused: dict[int, Outcome] = {}
@@ -189,7 +181,7 @@ class Controller:
         write_proposed(self._ledger, made)
         write_told(self._ledger, refused)
         self.trials = [*self.trials, *made]
-        return len(refused) == len(made)
+        return bool(refused)
 
     def _extend(self, states: Mapping[str, PointState]) -> list[PlannedPoint]:
         """Bring the plan in the folder up to date; the points that the states do not have."""
@@ -299,10 +291,6 @@ def _is_stopped(events: Iterable[Event], before: bool = False) -> bool:
         if event["event"] in (STOPPED, GOES_ON):
             before = event["event"] == STOPPED
     return before
-
-
-def _refused(trial: Trial) -> bool:
-    return trial.outcome is not None and trial.outcome.kind == "refused"
 
 
 def _finished_runs(sweep: SweepFolder) -> list[PlannedPoint]:

@@ -19,6 +19,9 @@ from sparrow_lab.sweep.states import PointState
 HOPELESS = 3
 """So many trials that ended without a value, and none with one, end the search."""
 
+MOST_REFUSED = 30
+"""So many proposals in a row that cannot run end it too: the space has next to nothing else."""
+
 
 class OptunaMethod:
     """See `ask_optuna` for how a proposal is made.
@@ -44,9 +47,10 @@ class OptunaMethod:
         why = self._hopeless(mine)
         if why:
             return Step([], why)
-        if len(mine) >= self.settings.trials:
-            return Step([], "" if under_way else f"all {len(mine)} trials have ended")
-        room = min(self.settings.trials - len(mine), self.settings.concurrent - under_way)
+        count = sum(not t.refused for t in mine)
+        if count >= self.settings.trials:
+            return Step([], "" if under_way else f"all {count} trials have ended")
+        room = min(self.settings.trials - count, self.settings.concurrent - under_way)
         if room <= 0:
             return Step()
         asker = Asker(self.space, self.settings, mine)
@@ -88,13 +92,16 @@ class OptunaMethod:
         """How many trials ended how, and the best."""
         mine = self._mine(trials)
         done = [t for t in mine if t.outcome is not None and t.outcome.good]
-        bad = [t for t in mine if t.outcome is not None and not t.outcome.good]
+        bad = [t for t in mine if t.outcome is not None and not t.outcome.good and not t.refused]
+        refused = sum(t.refused for t in mine)
         said = [f"{self.title}: {len(done)} of {self.settings.trials} trials have a value"]
         if len(mine) < len(trials):
             said.append(f"  {len(trials) - len(mine)} earlier trials lie outside the present space")
         if bad:
             reason = bad[0].outcome.reason if bad[0].outcome else ""
             said.append(f"  {len(bad)} have none, for example trial {bad[0].number}: {reason}")
+        if refused:
+            said.append(f"  {refused} proposals cannot run and were passed over")
         best = self.best(mine)
         if best is not None and best.outcome is not None:
             what = f"{self.settings.metric} {best.outcome.value:.4g}"
@@ -139,7 +146,10 @@ class OptunaMethod:
         return [t for t in trials if fits(self.space, t.values)]
 
     def _hopeless(self, mine: Sequence[Trial]) -> str:
-        ended = [t.outcome for t in mine if t.outcome is not None]
+        tail = [t.outcome for t in mine[-MOST_REFUSED:] if t.outcome is not None and t.refused]
+        if len(tail) == MOST_REFUSED:
+            return f"{MOST_REFUSED} proposals in a row cannot run: {tail[-1].reason}"
+        ended = [t.outcome for t in mine if t.outcome is not None and not t.refused]
         if len(ended) < HOPELESS or any(outcome.good for outcome in ended):
             return ""
         return f"the first {len(ended)} trials have no value: {ended[-1].reason}"

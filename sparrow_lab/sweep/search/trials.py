@@ -59,6 +59,11 @@ class Trial:
         """Whether it has not been told yet."""
         return self.outcome is None
 
+    @property
+    def refused(self) -> bool:
+        """Whether its configuration cannot run: no point of it was ever planned."""
+        return self.outcome is not None and self.outcome.kind == "refused"
+
 
 @dataclass(frozen=True)
 class Step:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sparrow_lab.errors import UserError
 from sparrow_lab.runs.atomic import read_json
 from sparrow_lab.sweep.search.controller import Controller
 from sparrow_lab.sweep.search.trials import Outcome, Trial, read_trials
@@ -149,18 +148,25 @@ def test_a_metric_that_is_not_there_is_named(file: Path, tmp_path: Path) -> None
 
 
 def test_a_proposal_that_cannot_run_is_passed_over(file: Path, tmp_path: Path) -> None:
-    """A page of 1024 tokens does not fit budgets of the space's lower half."""
+    """Budgets of the space's lower half do not hold the reserved pages; they cost no trial."""
     space = "sweep.space.sparsity.schedule.budget={low: 24, high: 96, step: 8}"
     search = drive(file, tmp_path / "runs", None, space)
-    refused = [t for t in search.trials if t.outcome and t.outcome.kind == "refused"]
+    refused = [t for t in search.trials if t.refused]
     assert refused and all("reserved" in t.outcome.reason for t in refused if t.outcome)
     assert all(not t.points for t in refused)
+    assert len(search.trials) - len(refused) == 7
+    assert f"{len(refused)} proposals cannot run and were passed over" in "\n".join(search.lines())
 
 
-def test_a_space_in_which_nothing_can_run_is_a_mistake(file: Path, tmp_path: Path) -> None:
-    space = "sweep.space.sparsity.schedule.budget={low: 8, high: 40, step: 8}"
-    with pytest.raises(UserError, match="proposals in a row cannot run"):
-        drive(file, tmp_path / "runs", None, space, "sweep.optuna.trials=500")
+def test_a_space_in_which_hardly_anything_can_run_comes_to_an_end(
+    file: Path, tmp_path: Path
+) -> None:
+    space = "sweep.space.sparsity.schedule.budget={low: 8, high: 32, step: 8}"
+    search = drive(file, tmp_path / "runs", None, space)
+    assert all(t.refused for t in search.trials)
+    assert "30 proposals in a row cannot run: sparsity.schedule.budget: found" in search.finished
+    again = drive(file, tmp_path / "runs", None, space)
+    assert (again.finished, len(again.trials)) == (search.finished, len(search.trials))
 
 
 @pytest.mark.parametrize("file", [BRACKET], indirect=True)
