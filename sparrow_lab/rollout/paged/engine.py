@@ -303,10 +303,10 @@ class PagedEngine:
             self._run(StepShape(count, columns, choice, truncates))
             return
         if self._graphs is None:
-            self._graphs = StepGraphs(self._run, self._slots)
+            self._graphs = StepGraphs(self._slots)
         count = padded(count, self._slots.slots)
         columns = padded_columns(columns, self._slots.columns)
-        self._graphs.run(StepShape(count, columns, choice, truncates))
+        self._graphs.run(StepShape(count, columns, choice, truncates), self._run)
 
     def _run(self, shape: StepShape) -> None:
         assert self._store is not None and self._slots is not None

@@ -15,6 +15,8 @@ import torch
 from sparrow_lab.rollout.paged.slots import Slots
 from sparrow_lab.rollout.paged.step import StepShape
 
+Step = Callable[[StepShape], None]
+
 FEW_COLUMNS = 64
 WARM_UPS = 2
 
@@ -36,27 +38,27 @@ def padded_columns(columns: int, most: int) -> int:
 
 
 class StepGraphs:
-    """Graphs of one engine.
+    """Graphs of one engine. They do not hold it, so that it goes when nobody needs it."""
 
-    Args:
-        step: runs a step of a shape, without waiting for the device.
-    """
-
-    def __init__(self, step: Callable[[StepShape], None], slots: Slots) -> None:
-        self._step, self._slots = step, slots
+    def __init__(self, slots: Slots) -> None:
+        self._slots = slots
         self._graphs: dict[StepShape, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def run(self, shape: StepShape) -> None:
-        """Run a step; capture it first if it is the first of its shape."""
+    def run(self, shape: StepShape, step: Step) -> None:
+        """Run a step; capture it first if it is the first of its shape.
+
+        Args:
+            step: runs a step of a shape, without waiting for the device.
+        """
         if shape not in self._graphs:
-            self._graphs[shape] = self._capture(shape)
+            self._graphs[shape] = self._capture(shape, step)
         self._graphs[shape].replay()
 
-    def _capture(self, shape: StepShape) -> torch.cuda.CUDAGraph:
+    def _capture(self, shape: StepShape, step: Step) -> torch.cuda.CUDAGraph:
         """Kernels are compiled, and libraries take their workspace, before the capture.
 
         A step writes the token that it draws over the one that it was fed. All else that it writes
@@ -67,10 +69,10 @@ class StepGraphs:
         side.wait_stream(torch.cuda.current_stream(self._slots.device))
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
-                self._step(shape)
+                step(shape)
                 self._slots["token"].copy_(fed)
         torch.cuda.current_stream(self._slots.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
-            self._step(shape)
+            step(shape)
         return graph
