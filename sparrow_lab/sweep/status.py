@@ -21,6 +21,13 @@ from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
 from sparrow_lab.sweep.states import ON_CLUSTER, STATES, PointState, read_states
 from sparrow_lab.sweep.table import by_stage, heading, point_lines, running_table
 
+MOST_REASONS = 6
+PLURALS = (
+    ("waits ", "wait "),
+    ("asks ", "ask "),
+    ("is held", "are held"),
+    ("it needs", "they need"),
+)
 SHOWN_METRICS = ("acceptance/p05", "evaluate/reward", "evaluate/peak")
 
 
@@ -56,6 +63,12 @@ class Status:
     def line(self) -> str:
         """The heading alone, as plain text."""
         return heading(self.sweep.name, self.states, self.left()).plain
+
+    def waiting(self) -> list[str]:
+        """Why points wait in a cluster's queue, one line a reason, most frequent first."""
+        why = Counter(s.reason for s in self.states.values() if s.state == "pending")
+        named = [(reason, count) for reason, count in why.most_common(MOST_REASONS) if reason]
+        return [f"pending: {count} {_of(count, reason)}" for reason, count in named]
 
     def left(self) -> float | None:
         """Seconds until all is done, if that can be told."""
@@ -94,6 +107,7 @@ class Status:
         ]
         if self.notice:
             parts.append(Text(self.notice, style="yellow"))
+        parts.extend(Text(line) for line in self.waiting())
         if self.running:
             parts.append(running_table(self.states, self.running))
         quiet = () if everything else ("done", "planned", "running", "pending", "submitted")
@@ -130,6 +144,14 @@ class Status:
                 "evaluate/reward": progress.evaluation,
             },
         }
+
+
+def _of(count: int, reason: str) -> str:
+    """A reason of one as one of many: `waits` becomes `wait`."""
+    if count > 1:
+        for one, many in PLURALS:
+            reason = reason.replace(one, many)
+    return reason
 
 
 def _attempt(result: dict[str, Any] | None) -> int:

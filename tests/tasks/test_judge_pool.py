@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -126,3 +127,15 @@ def test_a_judge_leaves_when_its_parent_is_killed() -> None:
         parent.kill()
     gone, alive = psutil.wait_procs([psutil.Process(judge)] if psutil.pid_exists(judge) else [], 30)
     assert alive == [], gone
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM, signal.SIGINT])
+def test_a_judge_does_not_hear_the_stop_signal_of_its_job(
+    pool: JudgePool, number: signal.Signals
+) -> None:
+    """Slurm signals every process of a job: a judge that died of it would be a wrong answer."""
+    pids = {pool.run(f"{HERE}:pid", limit_s=5).value for _ in range(4)}
+    for pid in pids:
+        os.kill(pid, number)
+    assert {pool.run(f"{HERE}:pid", limit_s=5).value for _ in range(4)} <= pids
+    assert pool.crashes == 0

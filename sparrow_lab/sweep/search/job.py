@@ -17,8 +17,8 @@ from sparrow_lab.sweep.slurm.allocation import Allocation
 from sparrow_lab.sweep.slurm.blame import refusal
 from sparrow_lab.sweep.slurm.chunk import Chunk, read_chunk
 from sparrow_lab.sweep.slurm.programs import SlurmError
+from sparrow_lab.sweep.slurm.send import BACKOFF_S
 from sparrow_lab.sweep.slurm.snapshot import take_snapshot
-from sparrow_lab.sweep.slurm.submit import BACKOFF_S
 
 if TYPE_CHECKING:
     from rich.console import Console

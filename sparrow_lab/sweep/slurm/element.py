@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.plan import PlannedPoint
-from sparrow_lab.runs.process import STOP_SIGNALS, this_process
+from sparrow_lab.runs.process import STOP_SIGNALS
 from sparrow_lab.stages import identical
 from sparrow_lab.sweep.slurm import breaker, twins
 from sparrow_lab.sweep.slurm.allocation import Allocation
@@ -26,7 +25,8 @@ from sparrow_lab.sweep.slurm.chunk import Chunk
 from sparrow_lab.sweep.slurm.gate import Answer, Gate
 from sparrow_lab.sweep.slurm.programs import SlurmError
 from sparrow_lab.sweep.slurm.squeue import cancel, read_queue
-from sparrow_lab.sweep.slurm.tally import may_try_again, stuck
+from sparrow_lab.sweep.slurm.tries import Tries
+from sparrow_lab.sweep.tally import may_try_again, stuck
 
 POLL_S = 0.1
 MARGIN_S = 5.0
@@ -44,10 +44,12 @@ class Element:
     asked_at: float = 0.0
     sweep: SweepFolder = field(init=False)
     gate: Gate = field(init=False)
+    tries: Tries = field(init=False)
 
     def __post_init__(self) -> None:
         self.sweep = SweepFolder(Path(self.chunk.sweep))
         self.gate = Gate(self.chunk, self.sweep, self.here)
+        self.tries = Tries(self.sweep, self.here, self.chunk.token)
 
     def run(self) -> int:
         """Run what is to be run here; 0 unless a point failed for good."""
@@ -57,7 +59,7 @@ class Element:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         ids = self.chunk.elements[self.here.index]
         points = [self.sweep.point(i).read_point() for i in ids]
-        lost_before = {p.id: self._number(p.id) for p in points}
+        lost_before = {p.id: self.tries.number(p.id) for p in points}
         while todo := [p for p in points if self.sweep.point(p.id).read_result() is None]:
             point = todo[0]
             if self.signal:
@@ -68,11 +70,11 @@ class Element:
             if answer.kind != "go":
                 return self._not_begun(point, answer)
             code = self._work(todo)
-            if self.signal and self._result(point.id) is None:
+            if self.signal and self.tries.result(point.id) is None:
                 return self._leave(point)
-            at = next((p for p in todo if self._result(p.id) is None), None)
+            at = next((p for p in todo if self.tries.result(p.id) is None), None)
             if at is not None and not self._goes_on(at, code, lost_before[at.id]):
-                return 1 if self._is_mine(at.id) else 0
+                return 1 if self.tries.is_mine(at.id) else 0
         self._all_done(points)
         return 0
 
@@ -131,12 +133,12 @@ class Element:
 
     def _goes_on(self, point: PlannedPoint, code: int, lost_before: int) -> bool:
         """Whether a point that did not end well is tried again; what is final is told to others."""
-        if not self._is_mine(point.id):
+        if not self.tries.is_mine(point.id):
             if code == 0:
                 return False  # cancelled meanwhile, or another job has claimed it
             said = "the worker died before it had begun; see the job's own log"
-            self._claim(point.id).write_failure("lost" if code < 0 else "error", said)
-        attempt = self._latest(point.id)
+            self.tries.claim(point.id).write_failure("lost" if code < 0 else "error", said)
+        attempt = self.tries.latest(point.id)
         assert attempt is not None
         failure = attempt.read_failure()
         if failure is None:
@@ -185,18 +187,18 @@ class Element:
                 return 0
             answer = Answer("hold", f"{answer.reason}, and could not wait for it: {problem}")
         if answer.kind == "hold":
-            self._claim(point.id).write_failure("held", answer.reason)
+            self.tries.claim(point.id).write_failure("held", answer.reason)
         return 0
 
     def _leave(self, point: PlannedPoint) -> int:
         """Leave after a stop signal; first see to it that the rest is done another time."""
         name = signal.Signals(self.signal).name
-        attempt = self._latest(point.id)
-        mine = attempt is not None and self._is_mine(point.id)
+        attempt = self.tries.latest(point.id)
+        mine = attempt is not None and self.tries.is_mine(point.id)
         if attempt is not None and mine and attempt.read_failure() is None:
             said = f"{name}: did not save within the grace time; goes on from its last checkpoint"
             attempt.write_failure("interrupted", said)
-        if attempt is not None and not mine and attempt.read_failure() is None:
+        if attempt is not None and self.tries.superseded(attempt):
             return 0  # another job has claimed it
         if self.gate.notes().of(point.id).cancelled:
             return 0
@@ -229,27 +231,3 @@ class Element:
         if not other:
             return "saved; goes on in a new job"
         return f"saved, but nothing goes on by itself: {'; '.join(filter(None, (problem, other)))}"
-
-    # ------------------------------------------------------------------ attempts
-
-    def _result(self, point_id: str) -> object:
-        return self.sweep.point(point_id).read_result()
-
-    def _latest(self, point_id: str) -> AttemptFolder | None:
-        attempts = self.sweep.point(point_id).attempts()
-        return attempts[-1] if attempts else None
-
-    def _number(self, point_id: str) -> int:
-        latest = self._latest(point_id)
-        return latest.number if latest else 0
-
-    def _is_mine(self, point_id: str) -> bool:
-        """Whether the last attempt was claimed by this start of this job."""
-        latest = self._latest(point_id)
-        claim = (latest.read_claim() or {}) if latest else {}
-        return claim.get("slurm") == self.here.to_json()
-
-    def _claim(self, point_id: str) -> AttemptFolder:
-        """An attempt for a record only: why the point was not begun."""
-        owner = {**this_process(), "token": self.chunk.token, "slurm": self.here.to_json()}
-        return self.sweep.point(point_id).new_attempt(owner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -54,6 +55,7 @@ def call(command: Sequence[str], limit_s: float = LIMIT_S, bound: bool = True) -
             text=True,
             errors="replace",
             timeout=limit_s,
+            env=_environment(program),
             preexec_fn=end_with_parent(signal.SIGKILL) if bound else None,
         )
     except FileNotFoundError:
@@ -66,6 +68,18 @@ def call(command: Sequence[str], limit_s: float = LIMIT_S, bound: bool = True) -
         said = done.stderr.strip() or done.stdout.strip() or f"ended with {done.returncode}"
         raise SlurmError(program, said, bool(_PASSING.search(said)))
     return done.stdout
+
+
+def _environment(program: str) -> dict[str, str] | None:
+    """The variables that a program starts with; None takes ours.
+
+    sbatch hands all on to the new job. Called from within a job, those of that job would reach
+    it too: how often it was restarted, how its CPUs were bound.
+    """
+    if program != "sbatch":
+        return None
+    kept = {"SLURM_CONF", "SLURM_CLUSTERS"}
+    return {k: v for k, v in os.environ.items() if not k.startswith("SLURM_") or k in kept}
 
 
 def _one_line(text: str, program: str) -> str:

@@ -74,6 +74,11 @@ REASONS = {
     "Priority": "waits its turn",
     "Resources": "waits for free nodes",
     "None": "",
+    "PartitionConfig": "asks for what no node of its partition has (PartitionConfig)",
+    "PartitionTimeLimit": "asks for more time than its partition gives (PartitionTimeLimit)",
+    "BadConstraints": "asks for what no node has (BadConstraints)",
+    "JobHeldUser": "is held in the queue: 'scontrol release' lets it go (JobHeldUser)",
+    "JobHeldAdmin": "is held in the queue by an administrator (JobHeldAdmin)",
 }
 """squeue's reasons in words; others are shown as they are."""
 

@@ -14,8 +14,8 @@ from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.slurm import twins
 from sparrow_lab.sweep.slurm.arrange import Element
 from sparrow_lab.sweep.slurm.squeue import Queue
-from sparrow_lab.sweep.slurm.tally import may_try_again
 from sparrow_lab.sweep.states import ON_CLUSTER, PointState, State, held_by_needs, read_states
+from sparrow_lab.sweep.tally import may_try_again
 
 LEFT_ALONE: dict[State, str] = {
     "done": "done",

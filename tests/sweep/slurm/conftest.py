@@ -14,7 +14,8 @@ from sparrow_lab.config.site import SiteConfig, load_site
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep.options import Options
-from sparrow_lab.sweep.slurm.submit import Submitted, submit
+from sparrow_lab.sweep.slurm.send import Submitted
+from sparrow_lab.sweep.slurm.submit import submit
 from sparrow_lab.sweep.states import read_states
 from tests.sweep import fakes
 from tests.sweep.watching import wait_until

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from sparrow_lab.cli import main
 from sparrow_lab.fake_slurm import FakeSlurm
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.plan import Plan
+from sparrow_lab.sweep.options import Options
+from sparrow_lab.sweep.slurm.cluster import Cluster
 from sparrow_lab.sweep.slurm.squeue import read_queue
 from sparrow_lab.sweep.slurm.submit import submit
 from tests.sweep import fakes
@@ -170,6 +174,7 @@ def test_status_knows_what_slurm_says_and_writes_nothing(
     waiting.set_state(first, "RUNNING")
     found = states(call)
     assert list(found.values()).count("running") == 1
+    assert "pending: 5 wait for what they need" in call("status", "small")[1]
     waiting.show_as(PENDING="POWERING_UP_NODE", RUNNING="WARMING")
     before = Ledger(tmp_path / "runs" / "small" / "ledger.jsonl").read()
     code, out, _ = call("status", "small", "--all")
@@ -218,10 +223,7 @@ def failing(hand_in: HandIn, **options: Any) -> Handed:
     return handed
 
 
-def fakes_options(handed: Handed) -> Any:
-    from sparrow_lab.sweep.options import Options
-    from sparrow_lab.sweep.slurm.cluster import Cluster
-
+def fakes_options(handed: Handed) -> Options:
     cluster = Cluster(handed.site, Path(handed.site._file))
     return Options(retries=0, notes={"site": cluster.to_json()})
 
@@ -263,3 +265,18 @@ def test_retry_submits_to_the_same_site(fake_slurm: FakeSlurm, hand_in: HandIn, 
     assert code == 0 and "submitted 1 point in 1 array" in out
     assert isinstance(handed.sweep, SweepFolder)
     assert len(read_queue().elements) <= 1
+
+
+def test_watching_ends_with_the_sweep_and_its_code(
+    fake_slurm: FakeSlurm, hand_in: HandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sparrow_lab.sweep.slurm.cluster.WATCH_S", 0.2)
+    plan = fakes.make_plan(taus=[0.8, 0.9], of={(0.9, 0): {"fail_at": 2}})
+    handed = hand_in(plan)
+    handed.submit(retries=0)
+    cluster = Cluster(handed.site, Path(handed.site._file), watch=True)
+    console = Console(file=io.StringIO(), record=True, width=200)
+    assert cluster.after(handed.sweep, console, None) == 1
+    said = console.export_text()
+    assert "fake: 0 of 7 points done" in said and "5 done, 1 held, 1 failed" in said
+    assert "no luck at step 2" in said

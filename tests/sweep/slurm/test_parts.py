@@ -19,9 +19,10 @@ from sparrow_lab.sweep.slurm.executor import ArrayExecutor, read_id
 from sparrow_lab.sweep.slurm.limits import read_limits
 from sparrow_lab.sweep.slurm.programs import SlurmError, call
 from sparrow_lab.sweep.slurm.squeue import read_queue
-from sparrow_lab.sweep.slurm.tally import may_try_again, stuck
+from sparrow_lab.sweep.tally import may_try_again, stuck
 from tests.sweep import fakes
 from tests.sweep.slurm.conftest import HandIn
+from tests.sweep.watching import wait_until
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,17 @@ def test_only_what_may_pass_is_waited_for(fake_slurm: FakeSlurm, said: str, pass
     with pytest.raises(SlurmError) as error:
         call(["sinfo"])
     assert error.value.passing == passing and error.value.text == said
+
+
+def test_a_job_that_is_submitted_by_a_job_does_not_get_its_variables(
+    fake_slurm: FakeSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "7")
+    monkeypatch.setenv("OTHER", "kept")
+    out = tmp_path / "out"
+    call(["sbatch", f"--output={out}", "--wrap", 'echo "$OTHER ${SLURM_RESTART_COUNT:-0} end"'])
+    wait_until(lambda: out.exists() and "end" in out.read_text())
+    assert out.read_text() == "kept 0 end\n"
 
 
 def test_limits_come_from_the_cluster_unless_the_site_states_less(fake_slurm: FakeSlurm) -> None:

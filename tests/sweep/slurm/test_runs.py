@@ -154,7 +154,7 @@ def test_a_refused_chunk_names_the_line_and_what_was_submitted(
 def test_an_answer_that_is_lost_does_not_submit_twice(
     fake_slurm: FakeSlurm, hand_in: HandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sparrow_lab.sweep.slurm.submit.BACKOFF_S", (0.1, 0.1))
+    monkeypatch.setattr("sparrow_lab.sweep.slurm.send.BACKOFF_S", (0.1, 0.1))
     busy = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
     fake_slurm.fail("sbatch", busy, done=True)
     fake_slurm.fail("sbatch", busy, skip=1)
