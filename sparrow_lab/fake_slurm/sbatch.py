@@ -29,6 +29,11 @@ VALUED = (
 FLAGS = "parsable requeue no-requeue hold exclusive quiet version help test-only"
 
 _ERROR = "sbatch: error: Batch job submission failed: "
+_NO_SCRIPT = (
+    "This does not look like a batch script.  The first",
+    "line must start with #! followed by the path to an interpreter.",
+    "For instance: #!/bin/sh",
+)
 _GPUS = re.compile(r"gpu(?::[a-zA-Z]\w*)?(?::(\d+))?")
 
 
@@ -129,8 +134,7 @@ def _script(options: Mapping[str, str], rest: Sequence[str], stdin: str) -> tupl
         except OSError:
             raise Refused(f"sbatch: error: Unable to open file {rest[0]}\n") from None
     if not script.startswith("#!"):
-        line = "This does not look like a batch script.  The first\nsbatch: error: line must start"
-        raise Refused(f"sbatch: error: {line} with #! followed by the path to an interpreter.\n")
+        raise Refused("".join(f"sbatch: error: {line}\n" for line in _NO_SCRIPT))
     return script, path
 
 
@@ -176,7 +180,7 @@ def _minutes(text: str) -> float:
             hours, minutes, seconds = [*parts, 0, 0][:3]
             return (int(days) * 24 + hours) * 60 + minutes + seconds / 60
     except ValueError:
-        raise Refused("sbatch: error: Invalid --time specification\n") from None
+        raise Refused("sbatch: error: Invalid --time specification\n", 255) from None
     if len(parts) == 3:
         return parts[0] * 60 + parts[1] + parts[2] / 60
     return parts[0] + (parts[1] / 60 if len(parts) == 2 else 0)

@@ -47,6 +47,7 @@ def squeue(store: Store, words: Sequence[str]) -> Answer:
         item = {**jobs[task["job"]], **dict(task), "now": now}
         if _chosen(item, options):
             item["label"] = ids.spelled(item["job"], item["idx"])
+            item["indices"] = "N/A" if item["idx"] == ids.WHOLE else item["idx"]
             item["state"] = shown.get(item["state"], item["state"])
             items.append(item)
     if "array" not in options:
@@ -86,7 +87,8 @@ def _folded(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for line in lines:
         if line["job"] in waiting and line["idx"] == waiting[line["job"]][0]:
             limit = f"%{line['throttle']}" if line["throttle"] else ""
-            line["label"] = f"{line['job']}_[{ids.ranges(waiting[line['job']])}{limit}]"
+            line["indices"] = f"{ids.ranges(waiting[line['job']])}{limit}"
+            line["label"] = f"{line['job']}_[{line['indices']}]"
     return lines
 
 
@@ -117,7 +119,7 @@ FIELDS: dict[str, Field] = {
     "i": ("JOBID", lambda x: x["label"]),
     "A": ("JOBID", _own_id),
     "F": ("ARRAY_JOB_ID", lambda x: x["job"]),
-    "K": ("ARRAY_TASK_ID", lambda x: "N/A" if x["idx"] == ids.WHOLE else x["idx"]),
+    "K": ("ARRAY_TASK_ID", lambda x: x["indices"]),
     "j": ("NAME", lambda x: x["name"]),
     "T": ("STATE", lambda x: x["state"]),
     "t": ("ST", lambda x: ids.COMPACT.get(x["state"], x["state"][:2])),

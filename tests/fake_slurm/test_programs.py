@@ -35,15 +35,11 @@ def test_sbatch_reads_options_in_the_script_and_those_of_the_command_go_before(
 
 def test_an_array_is_one_line_or_with_r_a_line_an_element(idle: FakeSlurm) -> None:
     job = submit("true", "--array=0-3,7%2")
-    assert call("squeue", "-h", "-o", "%i %K %A") == f"{job}_[0-3,7%2] 0 {job}\n"
+    assert call("squeue", "-h", "-o", "%i %K %A") == f"{job}_[0-3,7%2] 0-3,7%2 {job}\n"
     every = call("squeue", "-h", "-r", "--format=%i").split()
     assert every == [f"{job}_{i}" for i in (0, 1, 2, 3, 7)]
     idle.set_state(f"{job}_1", "RUNNING")
     assert call("squeue", "-h", "-t", "RUNNING", "-o", "%i %F %t").split() == [f"{job}_1", job, "R"]
-    assert call("squeue", "-h", "-j", f"{job}_[0-1]", "-r", "-o", "%T").split() == [
-        "PENDING",
-        "RUNNING",
-    ]
 
 
 def test_the_next_job_has_a_number_of_its_own_after_an_array(idle: FakeSlurm) -> None:
