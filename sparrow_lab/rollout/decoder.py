@@ -185,9 +185,13 @@ class Decoder:
         """Final hidden state, after the last norm: what the output head reads."""
         return self._normed(x_NM, self._norm)
 
+    def scores(self, hidden: Tensor) -> Tensor:
+        """[..., M] -> logits [..., V] as the head gives them, in its dtype."""
+        return F.linear(hidden, self.head)
+
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., M] -> [..., V] in float32 or better."""
-        return F.linear(hidden, self.head).to(self.wide)
+        return self.scores(hidden).to(self.wide)
 
     def prefill(self, tokens_PT: Tensor, on_P: Tensor | None = None) -> tuple[Tensor, list[Tensor]]:
         """Dense causal pass over P prompts from position 0.

@@ -203,7 +203,7 @@ class PagedRun:
         self.slots.push(len(self.at))
         hidden_AM = torch.stack(hidden)
         at = slice(first, len(self.at))
-        drawn = draw(self.decoder.logits(hidden_AM), self.slots, at, self.truncates)
+        drawn = draw(self.decoder.scores(hidden_AM), self.slots, at, self.truncates)
         tokens = drawn.tokens.cpu().numpy()
         for slot, token in enumerate(tokens.tolist(), first):
             self.slots.set_token(slot, token)

@@ -63,7 +63,7 @@ def decode_step(
         args = (q_BKGD, keys, values, table_BP, chosen, length_B, decoder.scale, slots.counters)
         x = decoder.finish(i, x, ops.attend(*args).reshape(B, -1), on_B1)
     hidden_BM = decoder.final(x)
-    drawn = draw(decoder.logits(hidden_BM), slots, slice(0, B), shape.truncates)
+    drawn = draw(decoder.scores(hidden_BM), slots, slice(0, B), shape.truncates)
     slots["token"][:B] = drawn.tokens
     slots.logp[:B] = drawn.logp
     slots.raw_logp[:B] = drawn.raw_logp

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from sparrow_kernels.sampling import invert
+from sparrow_kernels.sampling import uniform_noise as device_noise
 from sparrow_lab.config.schema import RolloutConfig
 from sparrow_lab.rollout.paged import sampling
 from sparrow_lab.rollout.paged.slots import Slots
@@ -39,7 +41,7 @@ def make_slots(count: int, wide: torch.dtype = torch.float64) -> Slots:
 )
 def test_the_noise_is_the_same_to_the_bit(seed: int, keys: list[tuple[int, int]]) -> None:
     samples, positions = (np.array(column, np.int64) for column in zip(*keys, strict=True))
-    ours = sampling.uniform_noise(
+    ours = device_noise(
         torch.full((len(keys),), seed), torch.from_numpy(samples), torch.from_numpy(positions)
     )
     assert ours.tolist() == uniform_noise(seed, samples, positions).tolist()
@@ -135,5 +137,5 @@ def test_a_long_vocabulary_is_searched_in_blocks(vocabulary: int, options: dict[
     assert drawn.tokens.tolist() == told.tokens.tolist()
     kept = torch.where(torch.rand(logits.shape, generator=noise) < 0.01, logits.exp(), 0.0)
     for end in (0.0, 1 - 2**-53, 1.0):
-        picked = sampling._invert(kept, torch.full((count,), end, dtype=torch.float64))
+        picked = invert(kept, torch.full((count,), end, dtype=torch.float64))
         assert (kept.gather(1, picked[:, None]) > 0).all()
