@@ -37,7 +37,7 @@ from sparrow_lab.sweep.search.trials import (
     write_proposed,
     write_told,
 )
-from sparrow_lab.sweep.states import PointState, held_by_needs, own_state
+from sparrow_lab.sweep.states import PointState, held_by_needs, own_state, read_states
 
 OWN_STAGES = ("train", "evaluate")
 """Stages that a proposal seldom shares with others."""
@@ -113,12 +113,22 @@ class Controller:
             adopt: False leaves finding finished runs to the controller that is at work.
         """
         if self._stopped:
-            self._ledger.append(GOES_ON)
+            self._go_on()
         self.read()
         fresh = self._adoptable() if adopt else []
         if fresh:
             self._propose(fresh)
         return self.plan()
+
+    def _go_on(self) -> None:
+        """Take a cancelled search up again, with the points that were cancelled with it."""
+        again: list[dict[str, Any]] = [{"event": GOES_ON}]
+        states = read_states(self.sweep) if self.sweep.plan_path.exists() else {}
+        for point_id, state in states.items():
+            if state.state == "cancelled":
+                number = state.attempt.number if state.attempt else 0
+                again.append({"event": "retry", "point": point_id, "after": number})
+        self._ledger.append_all(again)
 
     def grow(self, states: Mapping[str, PointState]) -> list[PlannedPoint]:
         """Tell what has ended, propose what there is room for, and return the new points.
@@ -147,14 +157,14 @@ class Controller:
         return self.method.next(self.trials)
 
     def _tell(self, states: Mapping[str, PointState]) -> bool:
-        """Write the outcomes that are news; one that was bad may turn good after a retry."""
-        told: dict[int, Outcome] = {}
+        """Write the outcomes that are news; one that was bad may be tried again, and turn good."""
+        told: dict[int, Outcome | None] = {}
         whole = held_by_needs(states.values())
         for trial in self.trials:
             if trial.outcome is not None and (trial.outcome.good or trial.refused):
                 continue
             outcome = self.method.outcome(trial, whole, self.sweep)
-            if outcome is not None and outcome != trial.outcome:
+            if outcome != trial.outcome:
                 told[trial.number] = outcome
         write_told(self._ledger, told)
         self.trials = [
@@ -166,7 +176,7 @@ class Controller:
         """Write proposals as trials; True when some of them cannot run, so that there is room."""
         number = self.trials[-1].number + 1 if self.trials else 0
         made: list[Trial] = []
-        refused: dict[int, Outcome] = {}
+        refused: dict[int, Outcome | None] = {}
         for i, proposal in enumerate(proposals, number):
             ids: tuple[str, ...] = ()
             try:

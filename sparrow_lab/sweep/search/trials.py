@@ -4,7 +4,7 @@
     {"event": "told", "trial": 3, "kind": "done", "value": 0.93, "reason": ""}
 
 A proposal is written before a point of it can be submitted. A trial may be told again: one that
-failed and came to an end after a retry counts by what was told last.
+failed and is tried again is told to be open, and then counts by what was told last.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from typing import Any, Literal
 from sparrow_lab.config.space import name_of
 from sparrow_lab.runs.ledger import Event, Ledger
 from sparrow_lab.runs.verdict import DECIDED, Kind
+
+OPEN = "open"
+"""Told of a trial that had ended badly and is under way again."""
 
 OutcomeKind = Literal["done", "failed", "refused"] | Kind
 """done: has a value (optuna). The verdicts of `runs.verdict` (bracket). failed: ended without
@@ -88,11 +91,16 @@ def read_trials(events: Iterable[Event]) -> list[Trial]:
             why = str(event.get("why", ""))
             trials.setdefault(number, Trial(number, event["values"], points, why))
         elif event["event"] == "told" and number in trials:
-            value = event.get("value")
-            known = float(value) if isinstance(value, (int, float)) else None
-            outcome = Outcome(event.get("kind", "failed"), known, str(event.get("reason", "")))
-            trials[number] = replace(trials[number], outcome=outcome)
+            trials[number] = replace(trials[number], outcome=_outcome(event))
     return [trials[number] for number in sorted(trials)]
+
+
+def _outcome(event: Event) -> Outcome | None:
+    if event.get("kind") == OPEN:
+        return None
+    value = event.get("value")
+    known = float(value) if isinstance(value, (int, float)) else None
+    return Outcome(event.get("kind", "failed"), known, str(event.get("reason", "")))
 
 
 def write_proposed(ledger: Ledger, trials: Sequence[Trial]) -> None:
@@ -111,14 +119,16 @@ def write_proposed(ledger: Ledger, trials: Sequence[Trial]) -> None:
     )
 
 
-def write_told(ledger: Ledger, outcomes: Mapping[int, Outcome]) -> None:
-    """Write how trials ended, by number."""
-    ledger.append_all(
-        [
-            {"event": "told", "trial": n, "kind": o.kind, "value": o.value, "reason": o.reason}
-            for n, o in outcomes.items()
-        ]
-    )
+def write_told(ledger: Ledger, outcomes: Mapping[int, Outcome | None]) -> None:
+    """Write how trials ended, by number; None for one that is under way again."""
+    events: list[dict[str, Any]] = []
+    for number, outcome in outcomes.items():
+        if outcome is None:
+            events.append({"event": "told", "trial": number, "kind": OPEN})
+            continue
+        told = {"kind": outcome.kind, "value": outcome.value, "reason": outcome.reason}
+        events.append({"event": "told", "trial": number, **told})
+    ledger.append_all(events)
 
 
 def spelled_values(values: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparrow_lab.runs.atomic import read_json
-from sparrow_lab.sweep.search.controller import Controller
+from sparrow_lab.sweep.search.controller import Controller, stop_search
 from sparrow_lab.sweep.search.trials import Outcome, Trial, read_trials
 from sparrow_lab.sweep.states import read_states
 from tests.sweep.search.driver import (
@@ -140,6 +140,23 @@ def test_a_failed_trial_is_told_and_its_late_result_is_taken(
     late = drive(file, tmp_path / "runs")
     assert [t.outcome.kind for t in late.trials if t.outcome] == ["done"] * 7
     assert by_trial(late)[:2] == by_trial(drive(file, tmp_path / "undisturbed"))[:2]
+
+
+@pytest.mark.parametrize("file", list(TEXTS.values()), ids=list(TEXTS), indirect=True)
+def test_a_cancelled_search_is_taken_up_again(file: Path, tmp_path: Path) -> None:
+    """Trials that were cancelled under way are under way again, and nothing else is changed."""
+    expected = by_trial(drive(file, tmp_path / "undisturbed"))
+    search = drive(file, tmp_path / "runs", turns=1)  # one round: some points wait
+    sweep = search.sweep
+    waiting = [i for i, s in read_states(sweep).items() if s.state == "planned"]
+    assert waiting and stop_search(sweep)
+    search._ledger.append_all([{"event": "cancelled", "point": i} for i in waiting])
+    search.grow(read_states(sweep))
+    assert "was cancelled" in search.finished
+    assert {t.outcome.kind for t in search.trials if t.outcome} == {"failed"}
+    again = drive(file, tmp_path / "runs")
+    assert by_trial(again) == expected
+    assert_sound(again)
 
 
 def test_a_metric_that_is_not_there_is_named(file: Path, tmp_path: Path) -> None:

@@ -39,6 +39,15 @@ def test_the_last_word_counts(tmp_path: Path) -> None:
     assert [t.outcome for t in read_trials(ledger.read())] == [Outcome("done", 1.0), None]
 
 
+def test_a_trial_that_is_tried_again_is_open(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    write_proposed(ledger, TRIALS)
+    write_told(ledger, {0: Outcome("failed", None, "lost"), 1: Outcome("done", 1.0)})
+    write_told(ledger, {0: None})
+    first, second = read_trials(ledger.read())
+    assert first.open and second.outcome == Outcome("done", 1.0)
+
+
 def test_a_torn_proposal_is_none(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.jsonl")
     write_proposed(ledger, TRIALS)
