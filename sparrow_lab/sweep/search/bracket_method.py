@@ -146,8 +146,8 @@ class BracketMethod:
         said = []
         for group in self.groups:
             found = self.narrowed(group, trials)
-            said.append(f"{group.name}: {self._sentence(found)}" if group.name else "")
-            said[-1] = said[-1] or self._sentence(found)
+            sentence = self._sentence(group, found)
+            said.append(f"{group.name}: {sentence}" if group.name else sentence)
             said += [
                 f"  not monotone: {level.value:g} is stable ({level.text()}) on the side where "
                 f"{found.collapsed:g} collapses"
@@ -165,8 +165,11 @@ class BracketMethod:
         for group in self.groups:
             runs, reused = self._counts(group, trials)
             found = self.narrowed(group, trials)
+            told = found.to_json(self.quorum)
+            for level, data in zip(found.levels, told["levels"], strict=True):
+                data["p05"] = self._p05(group, level)
             counts = {"runs": runs, "reused": reused}
-            brackets.append({"group": group.values, **counts, **found.to_json(self.quorum)})
+            brackets.append({"group": group.values, **counts, **told})
         return {
             "method": "bracket",
             "field": self.field.path,
@@ -174,7 +177,7 @@ class BracketMethod:
             "brackets": brackets,
         }
 
-    def _sentence(self, found: Narrowed) -> str:
+    def _sentence(self, group: Group, found: Narrowed) -> str:
         name = self.field.path.rsplit(".", 1)[-1]
         if not found.found:
             return f"{name}: {found.finished or 'the ends are not known yet'}"
@@ -182,11 +185,30 @@ class BracketMethod:
             "collapses": (found.collapsed, self._near(found, found.collapsed)),
             "is stable": (found.stable, self._near(found, found.stable)),
         }
-        said = ", ".join(f"{v:g} {what} ({level.text()})" for what, (v, level) in ends.items())
+        said = ", ".join(
+            f"{value:g} {what} ({self._measured(group, level)}{level.text()})"
+            for what, (value, level) in ends.items()
+        )
         width = self.scale.gap(found.collapsed, found.stable)
         unit = " of the lower" if self.field.log else ""
         end = found.finished or "still being narrowed"
         return f"{name}: {said}; {width:.3g}{unit} apart, {end}"
+
+    def _measured(self, group: Group, level: Level) -> str:
+        """`p5 0.431, ` where the level's schedule was measured."""
+        p05 = self._p05(group, level)
+        return "" if p05 is None else f"p5 {p05:.3f}, "
+
+    def _p05(self, group: Group, level: Level) -> float | None:
+        """What a run at this level starts from: p5 of acceptance under its schedule."""
+        try:
+            points = self._plan(self._values(group, level.value, self.quorum.seeds[0])).points
+        except UserError:
+            return None
+        schedule = next((p.id for p in points if p.stage == "schedule"), "")
+        result = self._sweep.point(schedule).followed().read_result() if schedule else None
+        value = ((result or {}).get("metrics") or {}).get("acceptance/p05")
+        return float(value) if isinstance(value, (int, float)) else None
 
     def _near(self, found: Narrowed, value: float) -> Level:
         """The level by which an end is known."""

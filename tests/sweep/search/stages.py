@@ -58,7 +58,9 @@ def schedule(ctx: StageContext) -> dict[str, Any]:
     curve = ctx.needed("calibrate").path / "curve.json" if "calibrate" in ctx.point.needs else None
     made, _ = make_schedule(ctx.config, curve)
     made.save(ctx.folder.path / "schedule.json")
-    return {"metrics": {}, "time": {}, "schedule_digest": made.digest, "schedule_name": made.name}
+    metrics = {"acceptance/p05": min(made.budget_at(10), 100) / 100}
+    names = {"schedule_digest": made.digest, "schedule_name": made.name}
+    return {"metrics": metrics, "time": {}, **names}
 
 
 def train(ctx: StageContext) -> dict[str, Any]:
