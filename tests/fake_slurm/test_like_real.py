@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -136,8 +137,42 @@ def environment(run: Run) -> list[str]:
                 os.unlink(left)
 
 
+def signals(run: Run) -> list[str]:
+    """Who hears of a signal and of a requeue: S the script, T the task of its step."""
+    log = Path(f"/tmp/like-real-{os.getpid()}")
+    log.write_text("")
+    hear = "for s in USR1 USR2 TERM; do trap 'echo {who} '$s' >> {log}' $s; done"
+    loop = "while true; do sleep 0.1; done"
+    task = f"#!/bin/bash\n{hear.format(who='T', log=log)}\necho T up >> {log}\n{loop}\n"
+    script = f"#!/bin/bash\n{hear.format(who='S', log=log)}\nsrun {log}.sh &\n{loop}\n"
+    step = Path(f"{log}.sh")
+    step.write_text(task)
+    step.chmod(0o755)
+
+    def heard(*lines: str) -> bool:
+        return all(line in log.read_text().splitlines() for line in lines)
+
+    try:
+        job = run("sbatch", "--parsable", "--output=/dev/null", stdin=script).split()[1]
+        wait_until(lambda: heard("T up"), 30)
+        run("scancel", "--signal=USR1", job)
+        wait_until(lambda: heard("T USR1"), 30)
+        run("scancel", "--signal=USR2", "--batch", job)
+        wait_until(lambda: heard("S USR2"), 30)
+        before = sorted(log.read_text().splitlines())
+        run("scontrol", "requeue", job)
+        wait_until(lambda: log.read_text().splitlines().count("T up") == 2, 40)
+        after = sorted(set(log.read_text().splitlines()) - set(before))
+        run("scancel", job)
+        wait_until(lambda: run("squeue", "-h", "-j", job, "-o", "%T") == "0\n", 30)
+        return [*before, "requeued", *after]
+    finally:
+        step.unlink()
+        log.unlink()
+
+
 @pytest.mark.parametrize(
-    "talk", [refusals, unknown_ids, a_waiting_array, dependencies, ends, environment]
+    "talk", [refusals, unknown_ids, a_waiting_array, dependencies, ends, environment, signals]
 )
 def test_both_say_the_same(
     slurm: RealSlurm, fake_slurm: FakeSlurm, talk: Callable[[Run], list[str]]
