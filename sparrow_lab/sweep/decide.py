@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.notes import read_notes
+from sparrow_lab.runs.search import search_lines
 from sparrow_lab.sweep import queue
 from sparrow_lab.sweep.adopt import find_live_jobs
 from sparrow_lab.sweep.guards import check_folder
 from sparrow_lab.sweep.jobs import Job
 from sparrow_lab.sweep.lock import lock_owner, sweep_lock
 from sparrow_lab.sweep.options import Options
-from sparrow_lab.sweep.run import launch
+from sparrow_lab.sweep.run import ROUND_S, launch
 from sparrow_lab.sweep.search.controller import stop_search
 from sparrow_lab.sweep.select import matching, parse_where
 from sparrow_lab.sweep.settle import settle
@@ -101,7 +102,11 @@ def retry(
         console.print(said, highlight=False)
         return 0
     check_folder(sweep.path)
-    with sweep_lock(sweep):
+    searching = bool(search_lines(sweep))
+    if searching:
+        said = f"'sparrow-lab sweep' with the file of {sweep.name} takes results into its search"
+        console.print(said, highlight=False, soft_wrap=True)
+    with sweep_lock(sweep, ROUND_S if searching else 0.0):
         _forgive(sweep, again)
         opened = read_notes(Ledger(sweep.ledger_path).read()).opened
         ids = queue.with_dependants(plan.points, {s.point.id for s in again})

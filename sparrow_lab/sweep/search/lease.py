@@ -72,17 +72,22 @@ class Lease:
         self.number = 0
 
     def holder(self, gone: Gone | None = None) -> dict[str, Any] | None:
-        """Who holds it at present: host, pid, job, ...; None when nobody does."""
+        """Who holds it at present: host, pid, job, ...; None when nobody does.
+
+        Writes nothing: the age of a lease is told by this machine's clock here.
+        """
         latest = self._latest()
-        if not latest or not self._in_force(latest, gone, {}):
+        if not latest or not self._in_force(latest, gone, {}, look_only=True):
             return None
         content = read_json(self._path(latest))
         return content["holder"] if isinstance(content, dict) else {}
 
-    def _in_force(self, number: int, gone: Gone | None, me: Mapping[str, Any]) -> bool:
+    def _in_force(
+        self, number: int, gone: Gone | None, me: Mapping[str, Any], look_only: bool = False
+    ) -> bool:
         content = read_json(self._path(number))
         if not isinstance(content, dict):
-            return self._age(number) <= self.seconds  # being written, or torn
+            return self._age(number, look_only) <= self.seconds  # being written, or torn
         holder = content.get("holder") or {}
         if content.get("released") or (me.get("job") and holder.get("job") == me.get("job")):
             return False  # given back, or of this very job before it was requeued
@@ -90,10 +95,15 @@ class Lease:
             return is_alive(holder)
         if gone is not None and gone(holder):
             return False
-        return self._age(number) <= float(content.get("seconds", self.seconds))
+        return self._age(number, look_only) <= float(content.get("seconds", self.seconds))
 
-    def _age(self, number: int) -> float:
+    def _age(self, number: int, look_only: bool) -> float:
         """Seconds since a lease was written, by the clock of the file system."""
+        if look_only:
+            try:
+                return time.time() - self._path(number).stat().st_mtime
+            except FileNotFoundError:
+                return 0.0
         probe = self.folder / f".now.{os.getpid()}.{secrets.token_hex(4)}"
         try:
             probe.write_bytes(b"")

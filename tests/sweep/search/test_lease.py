@@ -57,6 +57,17 @@ def test_a_holder_elsewhere_keeps_it_until_it_runs_out(tmp_path: Path) -> None:
     assert Lease(tmp_path).acquire()
 
 
+def test_looking_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = elsewhere(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    monkeypatch.setattr(Path, "write_bytes", lambda *_: pytest.fail("wrote"))
+    assert Lease(tmp_path).holder() is not None
+    age(path, 70)
+    assert Lease(tmp_path).holder() is None
+    assert Lease(tmp_path / "none").holder() is None
+    assert sorted(tmp_path.iterdir()) == before
+
+
 def test_the_holders_clock_does_not_matter(tmp_path: Path) -> None:
     """What the file says of the time is for people."""
     path = elsewhere(tmp_path, expires=time.time() + 10_000, renewed=time.time() + 9_000)
