@@ -106,8 +106,7 @@ class PagedRun:
     # ------------------------------------------------------------------ moves
     def _make_moves(self) -> None:
         size = self.table.size
-        lengths = self.slots.host["length"][: len(self.at)]
-        grows = int((lengths % size == 0).sum())
+        grows = len(self._growing())
         some_wait = bool(self.queue or self.preempted)
         if grows <= self.table.pool.free and not (self._look and some_wait):
             return
@@ -164,6 +163,7 @@ class PagedRun:
             sample=int(self.work.keys[number]),
             seed=self.work.seed,
             adapted=self.work.adapted[sample.prompt],
+            prompt=len(self.work.prompts[sample.prompt]),
         )
         self.slots.set_pages(slot, 0, self.table.pages(number))
 
@@ -174,8 +174,7 @@ class PagedRun:
         moved = self.at.pop()
         if slot != last:
             self.at[slot] = moved
-            pages = -(-int(self.slots.host["length"][last]) // self.table.size)
-            self.slots.move(last, slot, pages)
+            self.slots.move(last, slot)
         self.slots.clear(last)
 
     def _start(self, numbers: list[int]) -> None:
@@ -213,14 +212,11 @@ class PagedRun:
     # ------------------------------------------------------------------ steps
     def _step(self) -> None:
         slots, count = self.slots, len(self.at)
-        length = slots.host["length"]
-        for slot in np.flatnonzero(length[:count] % self.table.size == 0).tolist():
-            page = self.table.grow(self.at[slot])
-            slots.set_pages(slot, int(length[slot]) // self.table.size, [page])
+        self._give_pages(self._growing())
         slots.grow(count)
         self._force(0)
         slots.push(count)
-        columns = -(-int(length[:count].max()) // self.table.size)
+        columns = -(-int(slots.host["length"][:count].max()) // self.table.size)
         self.step_once(count, columns, self.truncates)
         # the next step writes over what the slots hold: keep copies
         drawn = Sampled(
@@ -231,15 +227,31 @@ class PagedRun:
         sample_A = np.array(self.at, np.int64)
         hidden = slots.hidden[:count].clone()
         self.recorder.add(sample_A, self._generated(0) - 1, 0, drawn, hidden)
+        self._look_ahead(sample_A)
         slots.pull(count)
         self._retire(0)
 
+    def _growing(self) -> Ints:
+        """Slots whose next token needs another page."""
+        count, host = len(self.at), self.slots.host
+        return np.flatnonzero(host["pages"][:count] * self.table.size <= host["length"][:count])
+
+    def _give_pages(self, growing: Ints) -> None:
+        for slot in growing.tolist():
+            page = self.table.grow(self.at[slot])
+            self.slots.set_pages(slot, int(self.slots.host["pages"][slot]), [page])
+
+    def _look_ahead(self, sample_A: Ints) -> None:
+        """While a step runs: pages for the next one, if there are enough without moving anybody."""
+        growing = self._growing()
+        growing = growing[(self._generated(0) < self.work.caps[sample_A])[growing]]
+        if len(growing) <= self.table.pool.free:
+            self._give_pages(growing)
+
     def _generated(self, first: int) -> Ints:
         """Tokens drawn so far for the samples from slot `first` on."""
-        numbers = self.at[first:]
-        lengths = self.slots.host["length"][first : len(self.at)].astype(np.int64)
-        prompts = np.array([len(self.work.prompts[s // self.work.samples]) for s in numbers])
-        generated: Ints = lengths - prompts + 1
+        part, host = slice(first, len(self.at)), self.slots.host
+        generated: Ints = host["length"][part] - host["prompt"][part] + 1
         return generated
 
     def _force(self, first: int) -> None:

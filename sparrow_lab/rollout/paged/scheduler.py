@@ -56,16 +56,18 @@ class Started:
         prompt: the key of its prompt.
         length: tokens in the cache, the prompt counted.
         own: pages that it does not share.
+        ahead: whether they hold the page of its next token already.
     """
 
     sample: int
     prompt: int
     length: int
     own: int
+    ahead: bool = False
 
     def grows(self, page_size: int) -> bool:
-        """Whether its next token begins a new page."""
-        return self.length % page_size == 0
+        """Whether its next token needs another page."""
+        return not self.ahead and self.length % page_size == 0
 
 
 @dataclass(frozen=True)

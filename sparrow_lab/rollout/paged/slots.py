@@ -65,6 +65,8 @@ class Slots:
             same = device.type == "cpu" and kind == mirror.dtype
             self._device[name] = mirror if same else mirror.to(device, kind)
         self.host: dict[str, npt.NDArray[Any]] = {k: v.numpy() for k, v in self._mirror.items()}
+        # known to the host alone: pages named in the table, tokens of the prompt
+        self.host["pages"], self.host["prompt"] = np.zeros((2, slots), np.int64)
         self._changed: set[str] = set()
         self.logp = torch.zeros(slots, dtype=wide, device=device)
         self.raw_logp = torch.zeros(slots, dtype=wide, device=device)
@@ -79,7 +81,7 @@ class Slots:
 
     def set(self, slot: int, rollout: RolloutConfig, **numbers: int) -> None:
         """Fill a slot: how it samples, and `token`, `length`, `sample`, `seed`, `forced`,
-        `adapted`.
+        `adapted`, `prompt`.
         """
         numbers = {"forced": -1, "adapted": 0, **numbers}
         for name in ("temperature", "top_p", "top_k", "min_p"):
@@ -91,11 +93,13 @@ class Slots:
     def set_pages(self, slot: int, first: int, pages: list[int]) -> None:
         """Name pages of a slot's sequence, from its page `first` on."""
         self.host["table"][slot, first : first + len(pages)] = pages
+        self.host["pages"][slot] = first + len(pages)
         self._changed.add("table")
 
-    def move(self, source: int, target: int, pages: int) -> None:
-        """Let a sequence of so many pages change its slot."""
-        for name in FIELDS:
+    def move(self, source: int, target: int) -> None:
+        """Let a sequence change its slot."""
+        pages = self.host["pages"][source]
+        for name in (*FIELDS, "pages", "prompt"):
             self.host[name][target] = self.host[name][source]
         self.host["table"][target, :pages] = self.host["table"][source, :pages]
         self._changed |= self._mirror.keys()

@@ -81,7 +81,9 @@ class Table:
         """A sample in the scheduler's words."""
         s = self.samples[number]
         own = len(s.own) if s.saved is None else len(s.saved)
-        return Started(number, s.prompt, s.length, own)
+        shared = self.prompts[s.prompt].length // self.size
+        ahead = (shared + own) * self.size > s.length and s.length % self.size == 0
+        return Started(number, s.prompt, s.length, own, ahead)
 
     # ------------------------------------------------------------------ prompts
     def place_prompt(self, key: int, kv_L2KTD: Tensor, hidden_M: Tensor) -> None:

@@ -33,6 +33,8 @@ class Simulation:
     caps: list[int]
     """New tokens of each sample."""
     samples: int
+    looks_ahead: bool = False
+    """Takes the pages of the next step while this one runs, if they are free."""
     free: int = 0
     running: list[Started] = field(default_factory=list)
     preempted: list[Started] = field(default_factory=list)
@@ -117,11 +119,18 @@ class Simulation:
     def step(self) -> None:
         """Every running sequence is fed a token, after its page if it begins one."""
         for i, s in enumerate(self.running):
-            grown = replace(s, length=s.length + 1, own=s.own + s.grows(self.size))
-            self.free -= s.grows(self.size)
+            more = s.grows(self.size)
+            grown = replace(s, length=s.length + 1, own=s.own + more, ahead=False)
+            self.free -= more
             assert grown.own == own_pages(grown.length, self.prompts[s.prompt].length, self.size)
             self.running[i] = grown
         assert self.free >= 0, "a running sequence found no page"
+        growing = [i for i, s in enumerate(self.running) if s.grows(self.size)]
+        if self.looks_ahead and len(growing) <= self.free:
+            for i in growing:
+                s = self.running[i]
+                self.running[i] = replace(s, own=s.own + 1, ahead=True)
+            self.free -= len(growing)
 
     def finish_those_at_their_cap(self) -> None:
         for s in list(self.running):
@@ -164,7 +173,8 @@ def simulations(draw: st.DrawFn) -> Simulation:
     while not fits(pages):
         pages += 1
     prompts = {i: SharedPrompt(n, samples) for i, n in enumerate(lengths)}
-    return Simulation(size, pages, draw(st.integers(1, 8)), prompts, caps, samples)
+    slots, ahead = draw(st.integers(1, 8)), draw(st.booleans())
+    return Simulation(size, pages, slots, prompts, caps, samples, ahead)
 
 
 @settings(max_examples=300)
