@@ -40,7 +40,13 @@ class RealSlurm:
         run(str(PROGRAM), "start")
 
     def kill(self, daemon: str) -> None:
-        """SIGKILL a daemon: munged, mariadbd, slurmdbd, slurmctld, slurmd.n1, slurmd.n2."""
+        """SIGKILL a daemon: munged, mariadbd, slurmdbd, slurmctld, slurmd.n1, slurmd.n2.
+
+        slurmctld writes its state down up to 5 s late: a job that ended just before it was
+        killed would count as running for minutes, until Slurm asks the node.
+        """
+        if daemon == "slurmctld":
+            time.sleep(6)
         pid = self.pids()[daemon]
         assert pid is not None, f"{daemon} does not run"
         os.kill(pid, signal.SIGKILL)
