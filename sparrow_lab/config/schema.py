@@ -8,7 +8,7 @@ string where a number belongs or a value out of range is an error, never a guess
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -326,6 +326,7 @@ class Source:
 
 
 Stage = Literal["calibrate", "schedule", "train", "evaluate"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 class SweepConfig(Strict):

@@ -82,6 +82,8 @@ def parse(text: str, name: str, *, option: bool = False) -> Node:
 
 
 def _missing(path: Path) -> str:
+    if path.exists():
+        return "this is no file; name an experiment file"
     try:
         siblings = [p.name for p in path.parent.iterdir() if p.suffix in {".yaml", ".yml"}]
     except OSError:

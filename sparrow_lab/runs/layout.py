@@ -145,8 +145,14 @@ class SweepFolder:
     def read_plan(self) -> Plan:
         """Raises UserError when there is no plan, or one of a later version."""
         data = atomic.read_json(self.plan_path)
+        if not isinstance(data, dict) and self.plan_path.exists():
+            raise UserError(
+                "this file is damaged; delete it and run the sweep's file again: what is done "
+                "stays done",
+                str(self.plan_path),
+            )
         if not isinstance(data, dict):
-            raise UserError("no readable plan.json here; is this a sweep's folder?", str(self.path))
+            raise UserError("no plan.json here; is this a sweep's folder?", str(self.path))
         return Plan.from_json(data, where=str(self.plan_path))
 
     def write_plan(self, plan: Plan) -> None:

@@ -180,6 +180,9 @@ class Curve:
         Raises:
             UserError: a key is missing or of another kind, or no row has this trajectory.
         """
+        if not isinstance(data, dict):
+            kind = "list" if isinstance(data, list) else "single value"
+            raise UserError(f"is not a calibration curve: it holds a {kind}, no object", where)
         try:
             if data["schema"] != 1:
                 raise UserError(f"schema {data['schema']} is unknown; this version reads 1", where)

@@ -361,9 +361,13 @@ class Launcher:
 
 
 def result_text(result: Mapping[str, Any]) -> str:
-    """`p5 0.871, evaluation 0.310, 35 s`: what a finished point is worth a line."""
+    """`p5 0.871, evaluation 0.310, 35 s`: what a finished point is worth a line.
+
+    A training run's p5 is that of its last step's few answers, and so called.
+    """
     metrics = result.get("metrics") or {}
-    names = {"acceptance/p05": "p5", "evaluate/reward": "evaluation"}
+    p5 = "last step's p5" if result.get("stage") == "train" else "p5"
+    names = {"acceptance/p05": p5, "evaluate/reward": "evaluation"}
     parts = [f"{short} {float(metrics[n]):.3f}" for n, short in names.items() if n in metrics]
     return ", ".join([*parts, spell_time(float(result.get("seconds") or 0))])
 

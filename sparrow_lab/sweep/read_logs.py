@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from sparrow_lab.errors import UserError
+from sparrow_lab.config.schema import STAGES
+from sparrow_lab.errors import UserError, nearest
 from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import PointFolder, SweepFolder, find_sweep, runs_root
 from sparrow_lab.sweep.select import find_points
@@ -36,6 +37,9 @@ def find_log(
     else running, else train. Raises UserError when nothing or more than one configuration
     fits, and when there is no such attempt yet.
     """
+    if stage is not None and stage not in STAGES:
+        hint = nearest(stage, STAGES)
+        raise UserError(f"found '{stage}'{hint}; allowed: {', '.join(STAGES)}", "--stage")
     sweeps = [find_sweep(sweep, root)] if sweep else _all_sweeps(runs_root(root))
     found: list[tuple[SweepFolder, PointState]] = []
     for folder in sweeps:
@@ -45,7 +49,9 @@ def find_log(
             states = read_states(folder, plan)
             found += [(folder, states[p.id]) for p in points if stage in (None, p.stage)]
     if not found:
-        raise UserError(f"no point '{text}' in {_places(sweeps, root)}", "POINT")
+        labels = {p.short() for folder in sweeps for p in folder.read_plan().points}
+        known = nearest(text, labels) or (f"; such as {min(labels)}" if labels else "")
+        raise UserError(f"no point '{text}' in {_places(sweeps, root)}{known}", "POINT")
     folder, state = _choose(found, text)
     attempts = folder.point(state.point.id).followed().attempts()
     chosen = [a for a in attempts if number in (None, a.number)]

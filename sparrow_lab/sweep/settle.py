@@ -63,7 +63,12 @@ def _record_end(job: Job, attempt: AttemptFolder, point_id: str, timeout_min: fl
         attempt.write_failure("timeout", message)
         _tell(job, attempt, point_id, "failed", message)
     elif failure is None and job.stop_reason:
-        message = "did not save and leave within the grace time, and was killed"
+        begun = attempt.read_progress() is not None
+        message = (
+            "did not save and leave within the grace time, and was ended"
+            if begun
+            else "was still starting when it had to leave: there was nothing to save"
+        )
         attempt.write_failure("interrupted", message)
         _tell(job, attempt, point_id, "interrupted", message)
     elif failure is None:

@@ -131,6 +131,9 @@ LONG = "a" * 300
         (["sweep", "s.yaml", "--set", f"base.model.name={LONG}"], "File name too long"),
         (["sweep", "s.yaml", "--set", f"base.task.dataset={LONG}", "--set",
           "base.task.name=jsonl", "--set", "base.model.name=a/b"], "no data file 'aaa"),
+        (["sweep", "/dev/null"], "this is no file"),
+        (["schedule", "--curve", "list.json", "--tau", "0.8"], "it holds a list"),
+        (["logs", "x", "--stage", "trian"], "(did you mean 'train'?)"),
         (["calibrate", "--model", LONG, "--page-size", "8"], "File name too long"),
         (["calibrate", "--model", "tiny-s", "--page-size", "8", "-o", "s.yaml"], "is a file"),
         (["calibrate", "--model", "tiny-s", "--page-size", "8", "-o", "/proc/x"], "cannot write"),
@@ -140,12 +143,13 @@ def test_arguments_that_no_file_system_takes(
     arguments: list[str], words: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "s.yaml").write_text(GOOD)
+    (folder / "list.json").write_text("[1]")
     with pytest.raises(SystemExit) as stop:
         main(arguments)
     out, err = capsys.readouterr()
     assert (stop.value.code, out) == (2, "")
     assert words in err and err.count("\n") == 1
-    assert sorted(p.name for p in folder.iterdir()) == ["s.yaml"]
+    assert sorted(p.name for p in folder.iterdir()) == ["list.json", "s.yaml"]
 
 
 @pytest.mark.parametrize("kind", ["duplicate key", "binary", "axis", "budget"])
