@@ -173,6 +173,7 @@ class PagedEngine:
                 run.turn()
             recorder.flush()
             self._close(batch, run, todo.tolist())
+        run.close()
         self.pages_held, self.preemptions = run.table.pool.held, run.preemptions
         batch.seconds = time.perf_counter() - began
         return batch.to(self.decoder.device)

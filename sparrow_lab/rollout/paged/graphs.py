@@ -8,7 +8,9 @@ needs a new capture.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -73,6 +75,20 @@ class StepGraphs:
                 self._slots["token"].copy_(fed)
         torch.cuda.current_stream(self._slots.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        # a graph of an engine that is gone must not be cleared away now: that ends the capture
+        with _no_collection(), torch.cuda.graph(graph, pool=self._pool):
             step(shape)
         return graph
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without Python's search for cycles to clear away."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -156,6 +158,19 @@ def test_another_schedule_needs_no_other_engine() -> None:
         ours = engine.generate(prompts, 2, PLAIN, **options)
         plain = RolloutEngine(model, schedule).generate(prompts, 2, PLAIN, **options)
         assert_same_samples(ours, plain, [(s, s) for s in range(4)])
+
+
+def test_an_engine_goes_when_nobody_holds_it() -> None:
+    """Its cache is most of a GPU's memory: it must not wait for a search for cycles."""
+    engine = PagedEngine(small_model("qwen3", 2), SPARSE)
+    engine.generate(make_prompts([9, 4]), 2, PLAIN, max_new_tokens=4, on_end=lambda *_: None)
+    gone = weakref.ref(engine)
+    gc.disable()
+    try:
+        del engine
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 # ------------------------------------------------------------------ the step by itself
