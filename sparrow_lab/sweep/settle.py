@@ -67,7 +67,7 @@ def _record_end(job: Job, attempt: AttemptFolder, point_id: str, timeout_min: fl
         message = (
             "did not save and leave within the grace time, and was ended"
             if begun
-            else "was still starting when it had to leave: there was nothing to save"
+            else "was still starting, and was ended after the grace time: nothing to save yet"
         )
         attempt.write_failure("interrupted", message)
         _tell(job, attempt, point_id, "interrupted", message)
