@@ -53,6 +53,9 @@ def command(
     Started again after an interruption, it keeps the samples that have ended. Under torchrun or
     srun each process takes its share of the prompts.
     """
+    import signal
+    import sys
+
     from rich.console import Console
 
     from sparrow_lab.rollout.files.prompts import read_lines, tokenize
@@ -120,6 +123,8 @@ def command(
         with console.status("generating") if console.is_terminal else nullcontext() as status:
             say = console.print if status is None else status.update
             writer = Writer(parts, samples, tokenizer, stops, len(only), say, status is not None)
+            # a scheduler that wants the node back: what has ended is written on the way out
+            before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             try:
                 engine.generate(
                     tokens,
@@ -133,6 +138,7 @@ def command(
                     on_end=writer.ended,
                 )
             finally:
+                signal.signal(signal.SIGTERM, before)
                 writer.flush()
     if parts.finish(len(tokens) * samples):
         console.print(f"wrote {out}", soft_wrap=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +91,15 @@ def test_the_file_holds_what_the_engine_says(
         assert row["text"] == tokenizer.decode([t for t in answer if t != EOS])
 
 
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
+)
 def test_an_interrupted_rollout_goes_on_with_what_is_missing(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    sent: signal.Signals,
+    code: int,
 ) -> None:
     run(capsys, "--out", "whole.parquet")
     ended = writer.Writer.ended
@@ -99,12 +107,12 @@ def test_an_interrupted_rollout_goes_on_with_what_is_missing(
     def interrupt(self: Any, numbers: list[int], batch: Any) -> None:
         ended(self, numbers, batch)
         if self.done >= 6:
-            raise KeyboardInterrupt
+            signal.raise_signal(sent)
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "EVERY_SAMPLES", 2)
+        patch.setattr(writer, "EVERY_SAMPLES", 4)
         patch.setattr(writer.Writer, "ended", interrupt)
-        run(capsys, code=130)
+        run(capsys, code=code)
     assert not (folder / "samples.parquet").exists()
     parts = sorted((folder / "samples.parquet.parts").glob("0*.parquet"))
     kept = sum(len(pd.read_parquet(p)) for p in parts)
