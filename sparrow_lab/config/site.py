@@ -158,6 +158,12 @@ def load_site(path: Path | str) -> SiteConfig:
         raise from_validation(error, root, SiteConfig) from None
     site._source.root = root
     site._file = str(path)
+    if site.grace > 30 * site.time:
+        raise UserError(
+            f"grace: {site.grace} s is more than half of the time, {site.time} min: jobs would be "
+            "asked to leave when they have hardly begun",
+            site.where("grace" if root.child("grace") is not None else "time"),
+        )
     for key in site.extra:
         if key.lstrip("-") in RESERVED or key.startswith("-"):
             node = root.value["extra"].value[key]

@@ -42,6 +42,8 @@ def test_a_time_is_minutes_or_a_clock(tmp_path: Path, text: str, minutes: int) -
         ("on_preempt: cancel\n", "1:13", "allowed: requeue, resubmit"),
         ("extra:\n  array: 0-3\n", "2:3", "'array' is to be a key of its own or set by the tool"),
         ("extra: {--mail-type: END}\n", "1:9", "'--mail-type' is to be without dashes"),
+        ("time: 2\ngrace: 61\n", "2:8", "61 s is more than half of the time, 2 min"),
+        ("time: 1\n", "1:7", "60 s is more than half of the time, 1 min"),
         ("grace: 1\n", "1:8", "at least 5 and at most 3600"),
         ("- gpu\n", "1:1", "allowed: a mapping with partition"),
     ],

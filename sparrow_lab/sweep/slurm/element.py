@@ -25,6 +25,7 @@ from sparrow_lab.sweep.slurm.chunk import Chunk
 from sparrow_lab.sweep.slurm.gate import Answer, Gate
 from sparrow_lab.sweep.slurm.programs import SlurmError
 from sparrow_lab.sweep.slurm.squeue import cancel, read_queue
+from sparrow_lab.sweep.slurm.states import last_words
 from sparrow_lab.sweep.slurm.tries import Tries
 from sparrow_lab.sweep.tally import may_try_again, stuck
 
@@ -70,12 +71,13 @@ class Element:
             if answer.kind != "go":
                 return self._not_begun(point, answer)
             code = self._work(todo)
-            if self.signal and self.tries.result(point.id) is None:
-                return self._leave(point)
+            self._tell_done(todo)
             at = next((p for p in todo if self.tries.result(p.id) is None), None)
+            if at is not None and self.signal:
+                return self._leave(at)
             if at is not None and not self._goes_on(at, code, lost_before[at.id]):
                 return 1 if self.tries.is_mine(at.id) else 0
-        self._all_done(points)
+        self._tell_done(points)  # a former start may have been killed before it could
         return 0
 
     # ------------------------------------------------------------------ the worker
@@ -136,7 +138,8 @@ class Element:
         if not self.tries.is_mine(point.id):
             if code == 0:
                 return False  # cancelled meanwhile, or another job has claimed it
-            said = "the worker died before it had begun; see the job's own log"
+            log = self.chunk.folder / f"{self.here.index}.log"
+            said = last_words(log) or "the worker died before it had begun"
             self.tries.claim(point.id).write_failure("lost" if code < 0 else "error", said)
         attempt = self.tries.latest(point.id)
         assert attempt is not None
@@ -157,11 +160,12 @@ class Element:
             self._cancel_waiting(point.stage)
         return False
 
-    def _all_done(self, points: Sequence[PlannedPoint]) -> None:
-        """Say that the stages work, and finish the points that are the same runs."""
-        for point in points:
+    def _tell_done(self, points: Sequence[PlannedPoint]) -> None:
+        """Say that a stage works, and finish the points that are the same runs as these."""
+        done = [p for p in points if self.tries.result(p.id) is not None]
+        for point in done:
             breaker.note_success(self.sweep, point.stage, point.id)
-        twins.finish_twins(self.sweep, [p.id for p in points])
+        twins.finish_twins(self.sweep, [p.id for p in done])
 
     def _cancel_waiting(self, stage: str) -> None:
         """Take what has not begun of a broken stage out of the queue; as far as Slurm lets us."""

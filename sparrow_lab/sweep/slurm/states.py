@@ -112,14 +112,17 @@ def _gone(
 
 
 def last_words(log: Path) -> str:
-    """The last line that a job printed outside of any attempt; empty when there is none."""
+    """The last line that a job printed outside of any attempt, Slurm's own only if there is no
+    other; empty when there is none."""
     try:
         with log.open("rb") as stream:
             stream.seek(max(0, log.stat().st_size - 4096))
             lines = stream.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = [line.strip() for line in reversed(lines) if line.strip()]
+    own = [line for line in said if not line.startswith(("srun:", "slurmstepd"))]
+    return next(iter([*own, *said]), "")
 
 
 def _ahead(

@@ -23,3 +23,13 @@ def where(ctx: StageContext) -> dict[str, Any]:
 
     heavy = [name for name in ("mlflow", "submitit", "torch", "optuna") if name in sys.modules]
     return {"metrics": {}, "code": str(sparrow_lab.__file__), "heavy": heavy}
+
+
+def evaluate_slowly(ctx: StageContext) -> dict[str, Any]:
+    """Take ten seconds at the first attempt and a moment at any other; nothing is saved."""
+    import time
+
+    for _ in range(100 if ctx.attempt.number == 1 else 1):
+        ctx.check()
+        time.sleep(0.1)
+    return {"metrics": {"attempt": float(ctx.attempt.number)}, "time": {}}

@@ -259,6 +259,16 @@ def test_a_worker_that_cannot_start_is_a_failure_that_names_its_log(
     assert "its job left the queue before it had begun: " in handed.reasons()["aa00"]
 
 
+def test_a_worker_that_dies_before_it_begins_is_a_failure_with_its_last_words(
+    fake_slurm: FakeSlurm, hand_in: HandIn
+) -> None:
+    handed = hand_in(Plan("odd", {}, (fakes.make_point("aa00", "train"),)))
+    (handed.sweep.point("aa00").path / "point.json").unlink()  # the element cannot even read it
+    submit(handed.sweep, handed.site, fakes_options(handed), handed.said.append, fakes.STAGES)
+    assert handed.over() == {"aa00": "lost"}
+    assert "no readable point.json" in handed.reasons()["aa00"]
+
+
 def test_retry_submits_to_the_same_site(fake_slurm: FakeSlurm, hand_in: HandIn, call: Call) -> None:
     handed = failing(hand_in, fail_at=2)
     code, out, _ = call("retry", "bad", "--failed")

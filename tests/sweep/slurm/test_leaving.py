@@ -12,8 +12,10 @@ from sparrow_lab.fake_slurm import FakeSlurm
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep.decide import cancel
+from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.slurm import squeue
 from sparrow_lab.sweep.slurm.squeue import read_queue
+from sparrow_lab.sweep.slurm.submit import submit
 from sparrow_lab.sweep.states import read_states
 from tests.sweep import fakes
 from tests.sweep.slurm.conftest import Handed, HandIn
@@ -172,3 +174,20 @@ def test_a_worker_that_hears_nothing_is_killed_within_the_grace(
     wait_until(lambda: kinds(handed)[:1] == ["interrupted"], 15)
     first = handed.sweep.point("aa00").attempts()[0].read_failure() or {}
     assert "did not save within the grace time" in first["message"]
+
+
+def test_an_evaluation_that_is_interrupted_goes_on_and_its_training_is_not_repeated(
+    fake_slurm: FakeSlurm, hand_in: HandIn
+) -> None:
+    trained = fakes.make_point("aa00", "train", steps=3)
+    evaluated = fakes.make_point("ee00", "evaluate", {"train": "aa00"})
+    handed = hand_in(Plan("two", {}, (trained, evaluated)))
+    stages = {**fakes.STAGES, "evaluate": "tests.sweep.slurm.odd:evaluate_slowly"}
+    submit(handed.sweep, handed.site, Options(), handed.said.append, stages)
+    wait_until(lambda: handed.sweep.point("ee00").attempts(), 60)
+    (queued,) = read_queue().elements.values()
+    assert handed.states() == {"aa00": "done", "ee00": "running"}
+    fake_slurm.preempt(queued.job, grace_s=20.0)
+    assert handed.over() == {"aa00": "done", "ee00": "done"}
+    assert len(handed.sweep.point("ee00").attempts()) == 2
+    assert fakes.starts(handed.sweep.point("aa00").path) == 1
