@@ -101,6 +101,7 @@ class Notes:
                     note.chunk, note.index = token, index
         elif event["event"] == "submitted" and token in self.submissions:
             self.submissions[token].job = str(event.get("job"))
+            self.submissions[token].refused = False
         elif event["event"] == "refused" and token in self.submissions:
             self.submissions[token].refused = True
 

@@ -15,13 +15,15 @@ def reconcile(sweep: SweepFolder, queue: Queue, say: Callable[[str], None]) -> N
     """Say in the ledger what became of each submission whose answer is missing.
 
     One that is in the queue, that accounting knows, or whose elements have claimed an attempt
-    was submitted; any other was not, and its points are planned again. Then cancel jobs that
-    no point listens to any more: their points have a later submission.
+    was submitted; any other was not, and its points are planned again. One that was written off
+    and is in the queue after all, because its request was slow, counts again. Then cancel jobs
+    that no point listens to any more: their points have a later submission.
     """
     ledger = Ledger(sweep.ledger_path)
     notes = read_notes(ledger.read())
     for submission in notes.submissions.values():
-        if submission.job is not None or submission.refused:
+        late = submission.refused and bool(queue.of(submission.token))
+        if not late and (submission.job is not None or submission.refused):
             continue
         job = _find(sweep, submission, queue)
         if job:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparrow_lab.fake_slurm import FakeSlurm
+from sparrow_lab.runs.ledger import Ledger
 from tests.sweep import fakes
 from tests.sweep.slurm.conftest import Handed, HandIn
 from tests.sweep.slurm.test_runs import assert_true
@@ -65,6 +66,21 @@ def test_run_twice_at_the_same_time(fake_slurm: FakeSlurm, hand_in: HandIn) -> N
     assert {code for _, code in ended} <= {0, 2}
     for said, code in ended:
         assert code == 0 or "another sparrow-lab is running this sweep" in said
+    assert_each_ran_once(handed)
+
+
+def test_an_array_that_arrives_late_is_not_submitted_again(
+    fake_slurm: FakeSlurm, hand_in: HandIn
+) -> None:
+    """It was not in the queue when a later command looked, and so was written off."""
+    handed = hand_in(fakes.make_plan(taus=[0.8, 0.9], pause=0.5))
+    handed.submit()
+    ledger = Ledger(handed.sweep.ledger_path)
+    tokens = [str(e["token"]) for e in ledger.read() if e["event"] == "submitting"]
+    for token in tokens[-2:]:
+        ledger.append("refused", token=token, reason="was never submitted")
+    assert not handed.submit().arrays
+    assert sum("although its number had not been written" in line for line in handed.said) == 2
     assert_each_ran_once(handed)
 
 
