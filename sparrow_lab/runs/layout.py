@@ -159,7 +159,7 @@ class SweepFolder:
         """Write every point's `point.json`, then the plan."""
         for point in plan.points:
             self.point(point.id).write_point(point)
-        atomic.write_json(self.plan_path, plan.to_json())
+        atomic.write_text(self.plan_path, plan.text())
 
     def claim_effective(self, key: str, point_id: str) -> str:
         """Claim the run that `key` stands for; return the id of the point that owns it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +76,13 @@ class Plan:
             "verdict": dict(self.verdict),
             "points": [p.to_json() for p in self.points],
         }
+
+    def text(self) -> str:
+        """The text of `plan.json`: one point a line, which is quick for 10,000 of them."""
+        data = self.to_json()
+        lines = ",\n".join(json.dumps(point, allow_nan=False) for point in data.pop("points"))
+        head = json.dumps(data, allow_nan=False)
+        return f'{head[:-1]}, "points": [\n{lines}\n]}}\n'
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any], where: str | None = None) -> Plan:

@@ -29,6 +29,7 @@ from sparrow_lab.sweep.progress import spell_time
 from sparrow_lab.sweep.settle import settle
 from sparrow_lab.sweep.states import PointState, State, held_by_needs, own_state, read_states
 from sparrow_lab.sweep.stop import StopRequests
+from sparrow_lab.sweep.tally import may_try_again
 from sparrow_lab.sweep.view import QuietView, View
 
 TICK_S = 0.2
@@ -281,16 +282,14 @@ class Launcher:
         """
         if state.state not in ("failed", "lost"):
             return False
-        floor, counted = self.notes.of(state.point.id).floor, 0
-        for attempt in self.sweep.point(state.point.id).attempts():
-            failure = attempt.read_failure() or {}
-            if failure.get("kind") in ("error", "timeout") and attempt.number > floor:
-                counted += 1
-                if failure.get("type") == "UserError":
-                    return False
-            elif failure.get("kind") == "lost":
-                counted += attempt.number > max(floor, self._lost_floor[state.point.id])
-        return counted <= self.options.retries
+        point_id = state.point.id
+        return may_try_again(
+            self.sweep,
+            point_id,
+            self.notes.of(point_id).floor,
+            self._lost_floor[point_id],
+            self.options.retries,
+        )
 
     # ------------------------------------------------------------------ stopping
 
