@@ -22,8 +22,8 @@ from sparrow_lab.runs.process import this_process
 from sparrow_lab.stages import identical
 from sparrow_lab.sweep import queue
 from sparrow_lab.sweep.adopt import find_live_jobs
-from sparrow_lab.sweep.guards import Breaker, default_parallel
-from sparrow_lab.sweep.jobs import Job, StopReason, start_job
+from sparrow_lab.sweep.guards import Breaker
+from sparrow_lab.sweep.jobs import Job, start_job
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.progress import spell_time
 from sparrow_lab.sweep.settle import settle
@@ -31,6 +31,7 @@ from sparrow_lab.sweep.states import PointState, State, held_by_needs, own_state
 from sparrow_lab.sweep.stop import StopRequests
 from sparrow_lab.sweep.tally import may_try_again
 from sparrow_lab.sweep.view import QuietView, View
+from sparrow_lab.sweep.workers import Workers, threads_of
 
 TICK_S = 0.2
 MOST_INTERRUPTIONS = 10
@@ -61,7 +62,7 @@ class Launcher:
     plan: Plan = field(init=False)
     states: dict[str, PointState] = field(init=False)
     notes: Notes = field(init=False)
-    jobs: list[Job] = field(init=False, default_factory=list)
+    workers: Workers = field(init=False)
     breaker: Breaker = field(init=False, default_factory=Breaker)
     stop: StopRequests = field(init=False, default_factory=StopRequests)
     _ledger: Ledger = field(init=False)
@@ -71,6 +72,12 @@ class Launcher:
     def __post_init__(self) -> None:
         self.sweep = SweepFolder(self.sweep.path.resolve())
         self._ledger = Ledger(self.sweep.ledger_path)
+        self.workers = Workers(self.options)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """What runs."""
+        return self.workers.jobs
 
     def run(self) -> dict[str, PointState]:
         """Run until nothing is left to do or a stop was asked for and the workers have gone."""
@@ -81,7 +88,7 @@ class Launcher:
                     time.sleep(TICK_S)
             except BaseException:
                 # A bug or a full disk: the workers save and leave; nothing is left behind.
-                self._leave()
+                self.workers.leave(lambda: self.stop.hard)
                 raise
             finally:
                 self.view.close()
@@ -100,9 +107,10 @@ class Launcher:
                 self._ended(job)
         grown = False
         if self.stop:
-            self._stop_jobs()
+            self.workers.stop(self.stop.hard)
+            self.view.stopping(self.stop.hard, len(self.jobs), self.options.grace_s)
         else:
-            self._keep_time()
+            self.workers.keep_time(self._is_cancelled)
             grown = self._grow()
             self._start_ready()
         if self.jobs and self.began is not None:
@@ -133,7 +141,7 @@ class Launcher:
             self._lost_floor[state.point.id] = attempts[-1].number if attempts else 0
             if state.state in ("held", "lost") or self._may_try_again(state):
                 self.states[state.point.id] = PointState(state.point, "planned")
-        self.jobs = find_live_jobs(self.sweep, self.plan, self.notes)
+        self.workers.jobs = find_live_jobs(self.sweep, self.plan, self.notes)
         for job in self.jobs:
             at = [i for i in job.points if i in self.states and self._unfinished(i)][:1]
             self._mark(at, "running", "found running")
@@ -172,17 +180,10 @@ class Launcher:
             if held:
                 self._hold(point, held)
                 continue
-            if not self._room(point) or not self._runs_itself(point):
+            if not self.workers.room(point) or not self._runs_itself(point):
                 continue
             plain = {i: s.state for i, s in self.states.items()}
             self._submit(queue.with_followers(point, wanted, plain))
-
-    def _room(self, point: PlannedPoint) -> bool:
-        """Whether one more worker fits."""
-        if self.options.parallel is not None:
-            return len(self.jobs) < self.options.parallel
-        used = sum(job.threads for job in self.jobs)
-        return not self.jobs or used + threads_of(point) <= default_parallel(1)
 
     def _runs_itself(self, point: PlannedPoint) -> bool:
         """Whether the point has to run; else it is finished, held or left waiting here."""
@@ -291,45 +292,12 @@ class Launcher:
             self.options.retries,
         )
 
-    # ------------------------------------------------------------------ stopping
-
-    def _keep_time(self) -> None:
-        """Ask jobs beyond their time, or cancelled from elsewhere, to leave."""
-        for job in self.jobs:
-            over = time.time() - job.started > 60 * self.options.timeout_min
-            current = next((i for i in job.points if self._unfinished(i)), None)
-            if job.stop_reason or over:
-                self._press(job, "timeout" if over else job.stop_reason)
-            elif current and self.notes.of(current).cancelled:
-                self._press(job, "cancelled")
-
-    def _stop_jobs(self) -> None:
-        for job in self.jobs:
-            if self.stop.hard:
-                job.kill()
-            else:
-                self._press(job, "asked")
-        self.view.stopping(self.stop.hard, len(self.jobs), self.options.grace_s)
-
-    def _press(self, job: Job, reason: StopReason) -> None:
-        """Ask, and after the grace kill."""
-        job.ask_to_stop(reason)
-        if time.monotonic() - job.asked_at > self.options.grace_s:
-            job.kill()
-
-    def _leave(self) -> None:
-        """Ask all workers to leave and wait for the grace; then end what is left."""
-        deadline = time.monotonic() + self.options.grace_s
-        while any(job.alive() for job in self.jobs) and time.monotonic() < deadline:
-            if self.stop.hard:
-                break
-            for job in self.jobs:
-                job.ask_to_stop("asked")
-            time.sleep(TICK_S)
-        for job in self.jobs:
-            job.kill()
-
     # ------------------------------------------------------------------ states
+
+    def _is_cancelled(self, job: Job) -> bool:
+        """Whether the point that a job is at was cancelled from elsewhere."""
+        current = next((i for i in job.points if self._unfinished(i)), None)
+        return current is not None and self.notes.of(current).cancelled
 
     def _selected(self, point_id: str) -> bool:
         only = self.options.only
@@ -369,8 +337,3 @@ def result_text(result: Mapping[str, Any]) -> str:
     names = {"acceptance/p05": p5, "evaluate/reward": "evaluation"}
     parts = [f"{short} {float(metrics[n]):.3f}" for n, short in names.items() if n in metrics]
     return ", ".join([*parts, spell_time(float(result.get("seconds") or 0))])
-
-
-def threads_of(point: PlannedPoint) -> int:
-    """CPU threads of a point's worker."""
-    return int(point.config.get("threads", 1))

@@ -83,7 +83,7 @@ def test_no_more_workers_than_allowed(make_sweep: MakeSweep) -> None:
 
 
 def test_threads_share_the_cores(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparrow_lab.sweep.launch.default_parallel", lambda threads: 4)
+    monkeypatch.setattr("sparrow_lab.sweep.workers.default_parallel", lambda threads: 4)
     points = tuple(
         fakes.make_point(f"{i:03d}aa", "calibrate", pause=0.5, threads=3) for i in range(2)
     )

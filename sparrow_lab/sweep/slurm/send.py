@@ -15,7 +15,6 @@ from pathlib import Path
 from sparrow_lab.config.site import SiteConfig
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
-from sparrow_lab.runs.plan import PlannedPoint
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.slurm.arrange import Made, Part
 from sparrow_lab.sweep.slurm.blame import refusal
@@ -24,6 +23,7 @@ from sparrow_lab.sweep.slurm.limits import Limits
 from sparrow_lab.sweep.slurm.programs import SlurmError
 from sparrow_lab.sweep.slurm.snapshot import take_snapshot
 from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
+from sparrow_lab.sweep.workers import threads_of
 
 BACKOFF_S = (2.0, 5.0, 15.0, 30.0, 60.0)
 """Waits between tries while Slurm does not answer."""
@@ -123,7 +123,7 @@ class Sender:
         from sparrow_lab.sweep.slurm.executor import ArrayExecutor
 
         points = [p for e in part.elements for p in e.points]
-        threads = max(_threads(p) for p in points)
+        threads = max(threads_of(p) for p in points)
         dependency = self._dependency(part)
         waits = list(BACKOFF_S)
         while True:
@@ -166,7 +166,3 @@ def _find(token: str) -> str:
     """The number of the array with this token in the queue; empty when there is none."""
     found = read_queue().of(token)
     return found[0].array if found else ""
-
-
-def _threads(point: PlannedPoint) -> int:
-    return int(point.config.get("threads", 1))
