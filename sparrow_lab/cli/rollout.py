@@ -77,6 +77,7 @@ def command(
     from sparrow_lab.models.shape import find_folder
     from sparrow_lab.models.tiny import TINY
     from sparrow_lab.rollout.files.parts import Parts
+    from sparrow_lab.rollout.files.windows import generate_missing
     from sparrow_lab.rollout.files.writer import Writer
     from sparrow_lab.rollout.paged.engine import PagedEngine
     from sparrow_lab.rollout.shares import rank_and_world, share_out
@@ -126,16 +127,16 @@ def command(
             # a scheduler that wants the node back: what has ended is written on the way out
             before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
             try:
-                engine.generate(
+                generate_missing(
+                    engine,
                     tokens,
                     samples,
                     rollout,
+                    writer,
+                    only,
                     max_new_tokens=max_new_tokens,
                     stop_tokens=stops,
                     seed=seed,
-                    keep_hidden=False,
-                    only=only,
-                    on_end=writer.ended,
                 )
             finally:
                 signal.signal(signal.SIGTERM, before)

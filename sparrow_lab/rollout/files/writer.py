@@ -41,6 +41,8 @@ class Writer:
         self.total, self.say, self.often = total, say, often
         self.rows: list[dict[str, Any]] = []
         self.done = self.tokens = 0
+        self.first_prompt = 0
+        """Number of the first prompt of the batches that come."""
         self.began = self.wrote = self.told = time.monotonic()
 
     def ended(self, numbers: list[int], batch: RolloutBatch) -> None:
@@ -49,6 +51,7 @@ class Writer:
             n = int(batch.generated_N[s])
             tokens = batch.tokens_NT[s, :n].tolist()
             prompt, sample = divmod(s, self.samples)
+            prompt += self.first_prompt
             self.rows.append(
                 {
                     "prompt": prompt,

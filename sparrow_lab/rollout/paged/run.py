@@ -6,14 +6,12 @@ Shape suffixes: A sequences in use, M model width.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from sparrow_lab.config.schema import RolloutConfig
 from sparrow_lab.rollout.decoder import Decoder
 from sparrow_lab.rollout.paged.prefill import prefill
 from sparrow_lab.rollout.paged.sampling import draw
@@ -21,38 +19,13 @@ from sparrow_lab.rollout.paged.scheduler import State, next_moves
 from sparrow_lab.rollout.paged.slots import Slots
 from sparrow_lab.rollout.paged.store import PageStore
 from sparrow_lab.rollout.paged.table import Table
+from sparrow_lab.rollout.paged.work import Work
 from sparrow_lab.rollout.record import Recorder
 from sparrow_lab.rollout.sampling import Sampled
 
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 Step = Callable[[int, int, bool], None]
 """Runs a decoding step for so many slots, columns of the table, and truncated sampling or not."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """What is asked for, by sample.
-
-    Attributes:
-        todo: samples to generate, in order.
-        keys: of each sample of the rollout, the key of its noise.
-        caps: of each sample, the most tokens.
-        stops: [V], True for tokens that end a sample.
-        forced: of each sample, the answer to feed; None draws them.
-        adapted: of each prompt, whether the model's adapters are on.
-    """
-
-    prompts: list[tuple[int, ...]]
-    samples: int
-    todo: Ints
-    keys: Ints
-    caps: Ints
-    stops: Bools
-    forced: Sequence[Sequence[int]] | None
-    rollout: RolloutConfig
-    seed: int
-    adapted: list[bool]
 
 
 class PagedRun:

@@ -14,7 +14,7 @@ from sparrow_lab.cli import main
 from sparrow_lab.config.schema import ModelConfig, RolloutConfig, TaskConfig
 from sparrow_lab.models.load import load_model
 from sparrow_lab.rollout.engine import RolloutEngine
-from sparrow_lab.rollout.files import writer
+from sparrow_lab.rollout.files import windows, writer
 from sparrow_lab.sparsity.schedule import Schedule
 from sparrow_lab.tasks import make_task
 from sparrow_lab.tasks.symbols import EOS, SYMBOLS
@@ -160,6 +160,41 @@ def test_samples_of_other_settings_are_refused_by_name(
     said = run(capsys, *options, code=2)
     assert what in said
     assert "samples.parquet" in said
+
+
+@pytest.mark.parametrize("room", [1, 2 * 3 * CAP])
+def test_small_batches_say_what_one_large_one_does(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+) -> None:
+    run(capsys, "--out", "whole.parquet")
+    monkeypatch.setattr(windows, "TOKENS", room)
+    run(capsys)
+    whole, parted = (pd.read_parquet(x) for x in ("whole.parquet", "samples.parquet"))
+    for column in ("prompt", "sample", "finished", "text"):
+        assert whole[column].tolist() == parted[column].tolist()
+
+
+def test_a_prompt_that_is_too_long_is_refused_before_the_first_is_begun(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "TOKENS", 1)
+    with (folder / "prompts.jsonl").open("a") as lines:
+        lines.write(json.dumps({"tokens": [1] * 200}) + "\n")
+    assert "holds 25 " in run(capsys, "--memory", "160KB", code=2)
+    assert not list((folder / "samples.parquet.parts").glob("0*.parquet"))
+
+
+def test_windows_hold_every_prompt_once() -> None:
+    for prompts, samples, cap in ((1, 1, 1), (1000, 8, 32_000), (7, 1, 1 << 26)):
+        found = list(windows.windows(prompts, samples, cap))
+        assert [p for first, last in found for p in range(first, last)] == list(range(prompts))
+        assert all(
+            last - first == 1 or (last - first) * samples * cap <= windows.TOKENS
+            for first, last in found
+        )
 
 
 def test_each_process_does_its_share(

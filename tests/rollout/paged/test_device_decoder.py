@@ -24,7 +24,8 @@ SPARSE = Schedule.fixed(12, 4, dense_layers=1)
 def on_device_layers(engine: PagedEngine) -> PagedEngine:
     """The same engine with the layers of a GPU."""
     engine.decoder = DeviceDecoder(engine.decoder.model)
-    engine.decoder.reserve_turns(engine.context)
+    engine.decoder.reserve_turns(engine.runner.context)
+    engine.runner.decoder = engine.decoder
     return engine
 
 

@@ -38,7 +38,8 @@ def adapted(targets: list[str], family: str = "qwen3", seed: int = 0) -> Any:
 
 def on_device_layers(engine: PagedEngine, model: Any) -> PagedEngine:
     engine.decoder = DeviceDecoder(model)
-    engine.decoder.reserve_turns(engine.context)
+    engine.decoder.reserve_turns(engine.runner.context)
+    engine.runner.decoder = engine.decoder
     return engine
 
 

@@ -52,7 +52,7 @@ def test_the_gpu_says_what_the_cpu_says(schedule: Schedule, graphs: bool) -> Non
     greedy = cpu.generate(PROMPTS, 1, GREEDY, **OPTIONS)
     assert engine.generate(PROMPTS, 1, GREEDY, **OPTIONS).answers() == greedy.answers()
     if graphs:
-        assert engine._graphs is not None and len(engine._graphs) > 0
+        assert engine.runner.graphs is not None and len(engine.runner.graphs) > 0
 
 
 def test_graphs_change_nothing_to_the_bit() -> None:
@@ -81,8 +81,8 @@ def test_another_schedule_and_an_update_need_no_new_capture() -> None:
     model = on_gpu()
     engine = engine_of(model, SPARSE)
     engine.generate(PROMPTS, 2, PLAIN, **OPTIONS)
-    assert engine._graphs is not None
-    graphs, count = engine._graphs, len(engine._graphs)
+    assert engine.runner.graphs is not None
+    graphs, count = engine.runner.graphs, len(engine.runner.graphs)
     engine.set_schedule(WIDER)
     wider = engine.generate(PROMPTS, 2, PLAIN, **OPTIONS)
     fresh = engine_of(model, WIDER).generate(PROMPTS, 2, PLAIN, **OPTIONS)
@@ -95,7 +95,7 @@ def test_another_schedule_and_an_update_need_no_new_capture() -> None:
     fresh = engine_of(model, WIDER).generate(PROMPTS, 2, PLAIN, **OPTIONS)
     assert torch.equal(after.raw_logp_NT, fresh.raw_logp_NT)
     assert not torch.equal(after.raw_logp_NT, wider.raw_logp_NT)
-    assert engine._graphs is graphs and len(graphs) == count
+    assert engine.runner.graphs is graphs and len(graphs) == count
 
 
 def test_preempted_sequences_come_back_as_they_were() -> None:

@@ -16,7 +16,7 @@ from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.rollout.paged.engine import PagedEngine
 from sparrow_lab.rollout.paged.ops import Choice
-from sparrow_lab.rollout.paged.step import StepShape, decode_step
+from sparrow_lab.rollout.paged.step import StepShape
 from sparrow_lab.sparsity.schedule import Schedule
 from tests.rollout.small_models import CONTEXT, small_model
 from tests.rollout.test_engine import PLAIN, assert_same_samples, make_prompts
@@ -35,7 +35,7 @@ def cache_of(engine: PagedEngine, pages: int) -> int:
 def with_pages(schedule: Schedule, pages: int, **options: Any) -> PagedEngine:
     """An engine whose cache holds so many pages of 4 tokens."""
     engine = PagedEngine(small_model("qwen3", 2), schedule, **options)
-    engine.memory = cache_of(engine, pages)
+    engine.runner.memory = cache_of(engine, pages)
     return engine
 
 
@@ -150,7 +150,7 @@ def test_another_schedule_needs_no_other_engine() -> None:
     """From dense to sparse and back, in pages that stay."""
     model, prompts = small_model("qwen3", 2), make_prompts([30, 9])
     engine = PagedEngine(model, SPARSE)
-    engine.memory = cache_of(engine, 60)
+    engine.runner.memory = cache_of(engine, 60)
     options: dict[str, Any] = {"max_new_tokens": 12, "seed": 2}
     wider = Schedule(4, (0, 36), (16, 20), dense_layers=1)
     for schedule in (SPARSE, DENSE, wider, SPARSE):
@@ -179,17 +179,15 @@ def test_empty_slots_and_columns_change_nothing(sparse: bool) -> None:
     """A graph's batch and table are as wide as they were captured, whatever is in use."""
     model = small_model("qwen3", 2)
     engine = PagedEngine(model, SPARSE if sparse else DENSE, max_batch=8)
-    engine.memory = cache_of(engine, 200)
+    engine.runner.memory = cache_of(engine, 200)
     prompts, options = make_prompts([30, 9, 2]), {"max_new_tokens": 14, "seed": 2}
     whole = engine.generate(prompts, 1, PLAIN, **options)  # type: ignore[arg-type]
 
     def wide_step(count: int, columns: int, truncates: bool) -> None:
-        assert engine._store is not None and engine._slots is not None
         choice = Choice.of(SPARSE) if sparse else None
-        shape = StepShape(8, max(columns, CONTEXT // 4), choice, truncates)
-        decode_step(engine.decoder, engine._store, engine._slots, engine.budgets, shape)
+        engine.runner.run(StepShape(8, max(columns, CONTEXT // 4), choice, truncates))
 
-    engine._step = wide_step  # type: ignore[method-assign]
+    engine.runner.step = wide_step  # type: ignore[method-assign]
     padded = engine.generate(prompts, 1, PLAIN, **options)  # type: ignore[arg-type]
     assert_same_samples(padded, whole, [(s, s) for s in range(3)])
 

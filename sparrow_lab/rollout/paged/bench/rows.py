@@ -17,10 +17,11 @@ from sparrow_lab.rollout.paged.bench.shapes import (
     random_model,
     step_bytes,
 )
-from sparrow_lab.rollout.paged.bench.timer import StepTimer, layout_of
+from sparrow_lab.rollout.paged.bench.timer import StepTimer
 from sparrow_lab.rollout.paged.engine import PagedEngine
 from sparrow_lab.rollout.paged.memory import pages_for
 from sparrow_lab.rollout.paged.pool import pages_of
+from sparrow_lab.rollout.paged.runner import layout_of
 from sparrow_lab.sparsity.presets import load_preset
 from sparrow_lab.sparsity.schedule import Schedule
 

@@ -13,23 +13,11 @@ from sparrow_lab.rollout.paged.budgets import Budgets
 from sparrow_lab.rollout.paged.graphs import StepGraphs, padded_columns
 from sparrow_lab.rollout.paged.ops import Choice
 from sparrow_lab.rollout.paged.pool import pages_of
+from sparrow_lab.rollout.paged.runner import layout_of
 from sparrow_lab.rollout.paged.slots import Slots
 from sparrow_lab.rollout.paged.step import StepShape, decode_step
-from sparrow_lab.rollout.paged.store import Layout, PageStore
+from sparrow_lab.rollout.paged.store import PageStore
 from sparrow_lab.sparsity.schedule import Schedule
-
-
-def layout_of(decoder: Decoder, schedule: Schedule) -> Layout:
-    """Pages that this schedule asks for."""
-    return Layout(
-        decoder.layers,
-        decoder.kv_heads,
-        decoder.head_dim,
-        schedule.page_size,
-        None if schedule.is_dense else schedule.landmark,
-        schedule.dense_layers,
-        decoder.dtype,
-    )
 
 
 class StepTimer:
