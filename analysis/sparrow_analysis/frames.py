@@ -24,7 +24,7 @@ class SweepFrames:
 
     Attributes:
         tasks: one row a planned point: id, stage, name, state (`done`, `failed`, `interrupted`,
-            `started`, `planned`), reason, seconds, alias_of.
+            `started`, `planned`, `damaged`), reason, seconds, alias_of.
         runs: one row a training run that is its own (aliases are names of it): run, names, model,
             page_size (NA for dense, which has none), tau (NaN unless it was asked for), schedule,
             level (digest of the schedule), dense, seed, group (model, page size and every other
@@ -45,7 +45,9 @@ class SweepFrames:
             (NaN for full attention).
         measured: schedules re-measured by length: schedule_id, name, model, page_size, tau,
             bin_start, prompts, tokens, p05, mean, p05_low, p05_high.
-        notes: what could not be read, for people.
+        left_out: points that are in no other frame because a file of theirs is damaged: which
+            point, which file and what is wrong with it, a line each.
+        notes: smaller things that could not be read, for people.
         search: what the search of an adaptive sweep has found so far, in sentences.
     """
 
@@ -62,6 +64,7 @@ class SweepFrames:
     schedules: pd.DataFrame
     steps: pd.DataFrame
     measured: pd.DataFrame
+    left_out: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     search: list[str] = field(default_factory=list)
 

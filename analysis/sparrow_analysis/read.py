@@ -11,9 +11,10 @@ import pandas as pd
 from pydantic import ValidationError
 
 from sparrow_analysis.frames import STATISTICS, SweepFrames, frame, number, records
-from sparrow_analysis.read_curves import SCHEDULES, read_curves
+from sparrow_analysis.read_curves import SCHEDULES, UNREADABLE, left_out_line, read_curves
 from sparrow_lab.config.schema import VerdictConfig
 from sparrow_lab.errors import UserError
+from sparrow_lab.runs.damage import Damaged
 from sparrow_lab.runs.events import Events, read_events
 from sparrow_lab.runs.layout import PointFolder, SweepFolder, find_sweep, runs_root
 from sparrow_lab.runs.plan import PlannedPoint
@@ -93,9 +94,13 @@ def read_sweep(name_or_folder: str | Path, root: Path | None = None) -> SweepFra
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(f"verdict: {first['msg']}", str(sweep.plan_path)) from None
+    problems = [(p, sweep.point(p.id).result_problem()) for p in plan.points]
+    left_out = [left_out_line(point, text) for point, text in problems if text]
     curves = read_curves(sweep, plan.points)
-    notes = list(curves.notes)
-    runs, events = _read_runs(sweep, plan.points, curves.schedules, notes)
+    left_out += curves.left_out
+    notes: list[str] = []
+    whole = tuple(point for point, text in problems if not text)
+    runs, events = _read_runs(sweep, whole, curves.schedules, rule.metric, left_out, notes)
     return SweepFrames(
         name=plan.name,
         path=sweep.path,
@@ -110,6 +115,7 @@ def read_sweep(name_or_folder: str | Path, root: Path | None = None) -> SweepFra
         schedules=curves.schedules,
         steps=curves.steps,
         measured=curves.measured,
+        left_out=left_out,
         notes=notes,
         search=search_lines(sweep),
     )
@@ -141,6 +147,8 @@ def state_of(folder: PointFolder) -> tuple[str, str]:
     """
     if folder.read_result() is not None:
         return "done", ""
+    if problem := folder.result_problem():
+        return "damaged", problem
     attempts = folder.attempts()
     if not attempts:
         return "planned", ""
@@ -167,9 +175,17 @@ def _task_row(sweep: SweepFolder, point: PlannedPoint) -> dict[str, object]:
 
 
 def _read_runs(
-    sweep: SweepFolder, points: tuple[PlannedPoint, ...], schedules: pd.DataFrame, notes: list[str]
+    sweep: SweepFolder,
+    points: tuple[PlannedPoint, ...],
+    schedules: pd.DataFrame,
+    metric: str,
+    left_out: list[str],
+    notes: list[str],
 ) -> tuple[pd.DataFrame, dict[str, Events]]:
-    """The runs, aliases folded into the run they are, and the events of each."""
+    """The runs, aliases folded into the run they are, and the events of each.
+
+    Runs that cannot be read, or lack what `metric` needs, go to `left_out` instead.
+    """
     by_run: dict[str, list[PlannedPoint]] = {}
     for point in points:
         if point.stage == "train":
@@ -183,20 +199,49 @@ def _read_runs(
         # the run's own point if it is in the plan, else (it was dropped) one of its other names
         point = next((p for p in named if p.id == run), named[0])
         folder = sweep.point(run)
-        events[run] = read_events(folder)
-        if events[run].dropped_lines:
-            count = events[run].dropped_lines
-            notes.append(f"run {point.short()} ({run}): {count} unreadable event lines left out")
         schedule = measured.get(point.needs.get("schedule", ""), {})
+        try:
+            found = _whole_events(folder, point, metric)
+            row = _run_row(folder, point, found, schedule)
+        except UNREADABLE as error:
+            left_out.append(left_out_line(point, error))
+            continue
+        events[run] = found
+        if found.dropped_lines:
+            count = found.dropped_lines
+            notes.append(f"run {point.short()} ({run}): {count} unreadable event lines left out")
         rows.append(
             {
                 **settings[named[0].id],
-                **_run_row(folder, point, events[run], schedule),
+                **row,
                 "names": " = ".join(dict.fromkeys(_schedule_name(p, measured) for p in named)),
                 "final_reward": finals.get(run, float("nan")),
             }
         )
     return frame(rows, RUNS), events
+
+
+def _whole_events(folder: PointFolder, point: PlannedPoint, metric: str) -> Events:
+    """The events of a run; those of a finished one must have every evaluation.
+
+    Raises:
+        Damaged: a file cannot be read, or part of it is gone.
+    """
+    if problem := folder.result_problem():  # its other names are in the plan, it is not
+        raise Damaged(folder.path / "result.json", problem.partition(": ")[2])
+    events = read_events(folder)
+    train = point.config.get("train", {})
+    last, every = train.get("steps"), train.get("evaluate_every")
+    if folder.read_result() is None or last is None or every is None:
+        return events
+    judged = metric if metric.startswith("evaluate/") else "evaluate/reward"
+    due = {*range(0, int(last), int(every)), int(last)}
+    missing = sorted(due.difference(events.series(judged)[0]))
+    if missing:
+        steps = ", ".join(map(str, missing[:3])) + (", ..." if len(missing) > 3 else "")
+        path = folder.path / "attempts" / "*" / "events"
+        raise Damaged(path, f"the run is done, but its evaluations at step {steps} are gone")
+    return events
 
 
 def _run_row(
@@ -249,7 +294,7 @@ def _final_rewards(sweep: SweepFolder, points: tuple[PlannedPoint, ...]) -> dict
             result = sweep.point(point.id).followed().read_result()
             if result is not None:
                 run = sweep.point(point.needs["train"]).followed().id
-                finals[run] = number(result.get("metrics", {}).get("evaluate/reward"))
+                finals[run] = number((result.get("metrics") or {}).get("evaluate/reward"))
     return finals
 
 

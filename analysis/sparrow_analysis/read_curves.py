@@ -11,9 +11,13 @@ import pandas as pd
 from sparrow_analysis.expense import eflops, reads, shape_of
 from sparrow_analysis.frames import STATISTICS, frame, number
 from sparrow_lab.runs.atomic import read_json
+from sparrow_lab.runs.damage import Damaged
 from sparrow_lab.runs.layout import PointFolder, SweepFolder
 from sparrow_lab.runs.plan import PlannedPoint
 from sparrow_lab.sparsity.schedule import DENSE
+
+UNREADABLE = (KeyError, TypeError, ValueError, AttributeError, IndexError, ZeroDivisionError)
+"""What reading a file with other content than a stage writes may raise; `Damaged` is one."""
 
 STATISTIC_COLUMNS = dict.fromkeys((*STATISTICS, "p05_low", "p05_high"), "float64")
 
@@ -79,14 +83,14 @@ MEASURED = {
 
 @dataclass
 class CurveFrames:
-    """See `SweepFrames` for the columns; `notes` says what could not be read."""
+    """See `SweepFrames` for the columns; `left_out` says what could not be read."""
 
     curves: pd.DataFrame
     pooled: pd.DataFrame
     schedules: pd.DataFrame
     steps: pd.DataFrame
     measured: pd.DataFrame
-    notes: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
 
 def read_curves(sweep: SweepFolder, points: tuple[PlannedPoint, ...]) -> CurveFrames:
@@ -96,7 +100,7 @@ def read_curves(sweep: SweepFolder, points: tuple[PlannedPoint, ...]) -> CurveFr
     schedules: list[dict[str, object]] = []
     steps: list[dict[str, object]] = []
     measured: list[dict[str, object]] = []
-    notes: list[str] = []
+    left_out: list[str] = []
     for point in points:
         folder = sweep.point(point.id)
         if point.stage not in ("calibrate", "schedule") or folder.read_result() is None:
@@ -104,24 +108,33 @@ def read_curves(sweep: SweepFolder, points: tuple[PlannedPoint, ...]) -> CurveFr
         try:
             if point.stage == "calibrate":
                 data = _object(folder.followed(), "curve.json")
-                curves += _curve_rows(point, data, "rows")
-                pooled += _curve_rows(point, data, "pooled")
+                rows, whole = (_curve_rows(point, data, part) for part in ("rows", "pooled"))
+                curves += rows
+                pooled += whole
             else:
                 data = _object(folder.followed(), "schedule.json")
-                schedules.append(_schedule_row(point, data))
-                steps += _step_rows(point, data)
+                row, levels = _schedule_row(point, data), _step_rows(point, data)
                 measured += _measured_rows(point, data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            problem = f"{type(error).__name__}: {error}"
-            notes.append(f"{point.stage} {point.short()} ({point.id}) is unreadable: {problem}")
+                schedules.append(row)
+                steps += levels
+        except UNREADABLE as error:
+            left_out.append(left_out_line(point, error))
     return CurveFrames(
         curves=frame(curves, CURVES),
         pooled=frame(pooled, POOLED),
         schedules=frame(schedules, SCHEDULES),
         steps=frame(steps, STEPS),
         measured=frame(measured, MEASURED),
-        notes=notes,
+        left_out=left_out,
     )
+
+
+def left_out_line(point: PlannedPoint, error: Exception | str) -> str:
+    """Which point is left out, and why."""
+    text = str(error)
+    if isinstance(error, Exception) and not isinstance(error, Damaged):
+        text = f"what it wrote makes no sense ({type(error).__name__}: {error})"
+    return f"{point.stage} {point.short()} ({point.id}): {text}"
 
 
 def budget_of(value: object) -> float:
@@ -133,7 +146,8 @@ def budget_of(value: object) -> float:
 def _object(folder: PointFolder, name: str) -> dict[str, Any]:
     data = read_json(folder.path / name)
     if not isinstance(data, dict):
-        raise ValueError(f"{name} is missing or no JSON object")
+        there = (folder.path / name).exists()
+        raise Damaged(folder.path / name, "it is no whole JSON object" if there else "it is gone")
     return data
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from sparrow_lab.runs import metric_names
 from sparrow_lab.runs.attempt import AttemptFolder
+from sparrow_lab.runs.damage import Damaged, read_parquet, short_reason
 from sparrow_lab.runs.layout import PointFolder, spelled
 
 Row = tuple[int, float, int, dict[str, float]]
@@ -81,7 +82,10 @@ class Events:
 
 
 def read_events(point: PointFolder) -> Events:
-    """Merge the events of all attempts; for each step the highest attempt wins."""
+    """Merge the events of all attempts; for each step the highest attempt wins.
+
+    Raises Damaged when a compacted file, or all of a file of lines, cannot be read.
+    """
     merged: dict[int, Row] = {}
     dropped = 0
     for attempt in point.attempts():
@@ -92,7 +96,10 @@ def read_events(point: PointFolder) -> Events:
 
 
 def read_attempt(attempt: AttemptFolder) -> tuple[list[Row], int]:
-    """One attempt's rows, one a step and rising, and the number of unreadable lines."""
+    """One attempt's rows, one a step and rising, and the number of unreadable lines.
+
+    Raises Damaged as `read_events`.
+    """
     parquet = attempt.path / "events.parquet"
     if parquet.exists():
         return _from_parquet(parquet)
@@ -155,15 +162,19 @@ def compact(attempt: AttemptFolder) -> None:
 
 
 def _from_parquet(path: Path) -> tuple[list[Row], int]:
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(path)
+    table = read_parquet(path)
+    names = ("step", "time", "attempt", "name", "value")
     by_step: dict[int, Row] = {}
-    columns = (table.column(n).to_pylist() for n in ("step", "time", "attempt", "name", "value"))
-    for step, when, number, name, value in zip(*columns, strict=True):
-        by_step.setdefault(step, (step, when, number, {}))[3][name] = value
-    metadata = table.schema.metadata or {}
-    return [by_step[s] for s in sorted(by_step)], int(metadata.get(b"dropped_lines", b"0"))
+    try:
+        for step, when, number, name, value in zip(
+            *(table.column(n).to_pylist() for n in names), strict=True
+        ):
+            row = by_step.setdefault(int(step), (int(step), float(when), int(number), {}))
+            row[3][str(name)] = float(value)
+        dropped = int((table.schema.metadata or {}).get(b"dropped_lines", b"0"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged(path, f"{', '.join(names)} expected; {short_reason(error)}") from None
+    return [by_step[s] for s in sorted(by_step)], dropped
 
 
 def _lines(path: Path) -> Iterator[Row | None]:
@@ -172,6 +183,8 @@ def _lines(path: Path) -> Iterator[Row | None]:
         data = path.read_bytes()
     except FileNotFoundError:
         return
+    except OSError as error:
+        raise Damaged(path, error.strerror or "it cannot be read") from None
     for line in data.split(b"\n"):
         if line:
             yield _parse(line)

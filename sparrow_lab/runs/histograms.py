@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sparrow_lab.runs.atomic import write_bytes
 from sparrow_lab.runs.attempt import AttemptFolder
+from sparrow_lab.runs.damage import read_parquet
 from sparrow_lab.runs.layout import PointFolder
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def compact(attempt: AttemptFolder) -> None:
     if parts:
         target = attempt.path / "histograms.parquet"
         if not target.exists():
-            write_bytes(target, _parquet(_concat([_read(part) for part in parts])))
+            write_bytes(target, _parquet(_concat([read_parquet(part) for part in parts])))
         for part in parts:
             part.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # a stray file in it; the parts are gone all the same
@@ -55,14 +56,17 @@ def compact(attempt: AttemptFolder) -> None:
 
 
 def read_tables(point: PointFolder) -> list[tuple[int, pa.Table]]:
-    """Each step's rows, by step; for each step the highest attempt wins. Empty if none."""
+    """Each step's rows, by step; for each step the highest attempt wins. Empty if none.
+
+    Raises Damaged when a file cannot be read.
+    """
     import pyarrow.compute as pc
 
     merged: dict[int, pa.Table] = {}
     for attempt in point.attempts():
         whole = attempt.path / "histograms.parquet"
         for path in [whole] if whole.exists() else _parts(attempt):
-            table = _read(path)
+            table = read_parquet(path)
             for step in sorted(set(table.column("step").to_pylist())):
                 merged[step] = table.filter(pc.equal(table.column("step"), step))
     return [(step, merged[step]) for step in sorted(merged)]
@@ -77,12 +81,6 @@ def read_histograms(point: PointFolder) -> list[tuple[int, AcceptanceHistogram]]
 
 def _parts(attempt: AttemptFolder) -> list[Path]:
     return sorted(attempt.histograms.glob("part-*.parquet"))
-
-
-def _read(path: Path) -> pa.Table:
-    import pyarrow.parquet as pq
-
-    return pq.read_table(path)
 
 
 def _concat(tables: list[pa.Table]) -> pa.Table:

@@ -56,6 +56,15 @@ class PointFolder:
         done = isinstance(result, dict) and result.get("marker") == DONE
         return result if done else None
 
+    def result_problem(self) -> str:
+        """Why a `result.json` that is there does not count; empty if it does, or there is none."""
+        path = self.path / "result.json"
+        if self.read_result() is not None or not path.exists():
+            return ""
+        whole = isinstance(atomic.read_json(path), dict)
+        reason = f"it has no marker '{DONE}'" if whole else "it is no whole JSON object"
+        return f"result.json is damaged: {reason}"
+
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json` with the success marker. Non-finite metrics become strings.
 

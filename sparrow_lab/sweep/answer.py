@@ -18,7 +18,7 @@ def answer(sweep: SweepFolder) -> list[str]:
 
     The report is written by a process of its own, so that matplotlib and pandas stay out of the
     launcher; if no result is newer than the report there is, nothing is written. A report that
-    fails is one line: the sweep is done all the same.
+    fails, or that had to leave out damaged points, is one line: the sweep is done all the same.
     """
     page = sweep.path / "report" / "report.html"
     if not _up_to_date(sweep, page):
@@ -29,12 +29,17 @@ def answer(sweep: SweepFolder) -> list[str]:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return [f"warning: no report: {error}"]
-        if done.returncode:
+        # one that left something out is written too, and ends with 1
+        if done.returncode and not (done.returncode == 1 and _up_to_date(sweep, page)):
             last = (done.stderr or done.stdout).strip().splitlines()[-1:]
             return [f"warning: no report: {' '.join(last)}"]
     found = read_json(page.parent / "threshold.json")
     headline = found.get("headline") if isinstance(found, dict) else None
-    return [*([str(headline)] if headline else []), f"report: {page}"]
+    left_out = found.get("left_out") if isinstance(found, dict) else None
+    lines = [str(headline)] if headline else []
+    if left_out:
+        lines.append(f"warning: {len(left_out)} damaged points are left out, named in the report")
+    return [*lines, f"report: {page}"]
 
 
 def _up_to_date(sweep: SweepFolder, page: Path) -> bool:

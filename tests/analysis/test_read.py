@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sparrow_analysis.frames import number
@@ -34,7 +37,7 @@ def test_a_finished_sweep(tmp_path: Path) -> None:
     assert frames.by_length["bin_start"].unique().tolist() == [32]
     assert set(frames.curves["trajectory"]) == {"own", "dense"}
     assert frames.steps.loc[frames.steps["name"].eq("dense"), "budget"].isna().all()
-    assert frames.notes == []
+    assert frames.notes == [] == frames.left_out
 
 
 def test_a_sweep_is_found_by_name(tmp_path: Path) -> None:
@@ -122,10 +125,101 @@ def test_unreadable_files_are_named_and_left_out(tmp_path: Path) -> None:
         if point.stage == "calibrate":
             (sweep.point(point.id).path / "curve.json").write_text('{"schema": 1}')
     frames = read_sweep(sweep.path)
-    assert len(frames.notes) == 2
-    assert "curve" in frames.notes[0] or "calibrate" in frames.notes[0]
+    assert len(frames.left_out) == 2 and frames.notes == []
+    assert frames.left_out[0].startswith("calibrate model=tiny-s,page_size=8 (")
+    assert "makes no sense (KeyError: 'page_size')" in frames.left_out[0]
+    assert "schedule.json is damaged: it is no whole JSON object" in frames.left_out[1]
     assert frames.curves.empty
     assert set(frames.schedules["name"]) == {"tau=0.6", "dense"}
+
+
+def halve(path: Path) -> None:
+    """Cut a file, as a disk that is full or a copy that broke off does."""
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def break_events(folder: Path) -> None:
+    halve(folder / "attempts" / "1" / "events.parquet")
+
+
+def lose_events(folder: Path) -> None:
+    (folder / "attempts" / "1" / "events.parquet").unlink()
+
+
+def half_of_the_lines(folder: Path) -> None:
+    """A finished run that was never compacted."""
+    lines = [
+        {"step": step, "time": 1.0, "attempt": 1, "metrics": {"evaluate/reward": 0.7}}
+        for step in range(0, 9, 2)
+    ]
+    lose_events(folder)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (folder / "attempts" / "1" / "events.jsonl").write_text(text[: len(text) // 2])
+
+
+def other_columns(folder: Path) -> None:
+    table = pa.table({"step": [0, 2], "value": [0.5, None]})
+    pq.write_table(table, folder / "attempts" / "1" / "events.parquet")
+
+
+def break_result(folder: Path) -> None:
+    halve(folder / "result.json")
+
+
+def unmark_result(folder: Path) -> None:
+    (folder / "result.json").write_text('{"stage": "train"}')
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (break_events, "attempts/1/events.parquet is damaged: Parquet magic bytes not found"),
+        (lose_events, "the run is done, but its evaluations at step 0, 2, 4, ... are gone"),
+        (half_of_the_lines, "the run is done, but its evaluations at step 4, 6, 8 are gone"),
+        (other_columns, "attempts/1/events.parquet is damaged: step, time, attempt"),
+        (break_result, "result.json is damaged: it is no whole JSON object"),
+        (unmark_result, "result.json is damaged: it has no marker 'done'"),
+    ],
+)
+def test_a_run_with_a_damaged_file_is_left_out_and_named(
+    tmp_path: Path, damage: Callable[[Path], None], says: str
+) -> None:
+    world = World(ladder([0.6, 0.9]), step_at(0.86), seeds=2, steps=8, evaluate_every=2)
+    sweep = write_sweep(tmp_path, world)
+    whole = read_sweep(sweep.path)
+    hurt = whole.runs["run"].iloc[1]
+    damage(sweep.point(hurt).path)
+    frames = read_sweep(sweep.path)
+    (line,) = frames.left_out
+    assert line.startswith("train ") and f"({hurt}): " in line and says in line
+    assert frames.runs["run"].tolist() == [r for r in whole.runs["run"] if r != hurt]
+    assert hurt not in set(frames.evaluations["run"]) | set(frames.training["run"])
+    state = frames.tasks.set_index("id").loc[hurt, "state"]
+    assert state == ("damaged" if "result.json" in says else "done")
+
+
+def test_a_damaged_result_of_a_run_with_several_names_takes_them_all(tmp_path: Path) -> None:
+    same = [Level("tiny-s", 8, tau, 0.9, 0.98, name="one") for tau in (0.85, 0.86)]
+    world = World(same, step_at(0.5), seeds=1, dense=False, steps=8, evaluate_every=2)
+    sweep = write_sweep(tmp_path, world)
+    (run,) = read_sweep(sweep.path).runs["run"]
+    break_result(sweep.point(run).path)
+    frames = read_sweep(sweep.path)
+    assert frames.runs.empty and list(frames.runs.columns)
+    assert len(frames.left_out) == 2
+
+
+def test_half_a_curve_leaves_no_rows(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path, World(ladder([0.9]), step_at(0.5), seeds=1))
+    (calibrate,) = [p for p in sweep.read_plan().points if p.stage == "calibrate"]
+    path = sweep.point(calibrate.id).path / "curve.json"
+    data = json.loads(path.read_text())
+    path.write_text(json.dumps({**data, "pooled": None}))
+    frames = read_sweep(sweep.path)
+    assert frames.curves.empty and frames.pooled.empty and len(frames.left_out) == 1
+    path.unlink()
+    assert "curve.json is damaged: it is gone" in read_sweep(sweep.path).left_out[0]
 
 
 def test_torn_event_lines_are_counted(tmp_path: Path) -> None:

@@ -239,3 +239,31 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = CliRunner().invoke(app, ["report", "simulatod"])
     assert isinstance(wrong.exception, UserError)
     assert "did you mean 'simulated'" in str(wrong.exception)
+
+
+def test_damaged_points_are_left_out_and_said_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = write_sweep(tmp_path, SMALL)
+    hurt = read_sweep(sweep.path).runs["run"].iloc[0]
+    events = sweep.point(hurt).path / "attempts" / "1" / "events.parquet"
+    events.write_bytes(events.read_bytes()[: events.stat().st_size // 2])
+    monkeypatch.setenv("SPARROW_RUNS", str(tmp_path))
+    done = CliRunner().invoke(app, ["report", "simulated", "-o", str(tmp_path / "out")])
+    assert done.exit_code == 1 and isinstance(done.exception, SystemExit), done.exception
+    said = f"({hurt}): attempts/1/events.parquet is damaged: "
+    assert said in done.stdout and "left out: train " in done.stdout
+    html = (tmp_path / "out" / "report.html").read_text()
+    assert "1 damaged point is left out." in html and said in html
+    assert "This sweep is not finished." not in html
+    (line,) = json.loads((tmp_path / "out" / "threshold.json").read_text())["left_out"]
+    assert said in line
+
+
+def test_nothing_but_damage_is_one_clear_line(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path, SMALL)
+    for path in (tmp_path / "simulated" / "points").rglob("*"):
+        if path.is_file() and path.name not in ("point.json", "claim.json"):
+            path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(UserError, match=r"nothing can be read: .* is damaged: .* more like it"):
+        write_report(read_sweep(sweep.path), tmp_path / "out")

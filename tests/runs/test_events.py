@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparrow_lab.runs.attempt import AttemptFolder
+from sparrow_lab.runs.damage import Damaged
 from sparrow_lab.runs.events import EventWriter, compact, read_events, read_last
 from sparrow_lab.runs.layout import PointFolder
 
@@ -135,3 +136,21 @@ def test_the_attempt_of_each_row_is_kept(point: PointFolder) -> None:
                 writer.write(step, {"a": 0.0})
     assert [(row[0], row[2]) for row in read_events(point).rows] == [(1, 1), (2, 1), (3, 2), (4, 2)]
     assert read_events(point).names() == ["a"]
+
+
+@pytest.mark.parametrize("keep", [0, 3, 200])
+def test_a_damaged_compacted_file_is_named(point: PointFolder, keep: int) -> None:
+    attempt = new_attempt(point)
+    with EventWriter(attempt) as writer:
+        writer.write(0, {"reward/mean": 0.5})
+    compact(attempt)
+    path = attempt.path / "events.parquet"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(Damaged, match=r"^attempts/1/events.parquet is damaged: [A-Z].*[a-z)]$"):
+        read_events(point)
+
+
+def test_events_that_are_a_folder_are_named(point: PointFolder) -> None:
+    new_attempt(point).events_path.mkdir()
+    with pytest.raises(Damaged, match=r"^attempts/1/events.jsonl is damaged: Is a directory"):
+        read_events(point)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from sparrow_lab.acceptance.histogram import AcceptanceHistogram
+from sparrow_lab.runs.damage import Damaged
 from sparrow_lab.runs.histograms import HistogramWriter, compact, read_histograms
 from sparrow_lab.runs.layout import PointFolder
 
@@ -63,3 +65,16 @@ def test_a_half_written_part_is_not_read(tmp_path: Path) -> None:
     writer.flush(1)
     (attempt.histograms / ".part-00000002.parquet.1.tmp").write_bytes(b"PAR1")
     assert [step for step, _ in read_histograms(point)] == [1]
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    point = PointFolder(tmp_path / "points" / "abc")
+    attempt = point.new_attempt({})
+    writer = HistogramWriter(attempt)
+    writer.add(1, histogram(1))
+    writer.flush(1)
+    compact(attempt)
+    whole = attempt.path / "histograms.parquet"
+    whole.write_bytes(whole.read_bytes()[:300])
+    with pytest.raises(Damaged, match=r"^attempts/1/histograms.parquet is damaged: Parquet magic"):
+        read_histograms(point)

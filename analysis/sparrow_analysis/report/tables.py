@@ -94,6 +94,7 @@ def threshold_json(found: Answer) -> str:
         "schema": 1,
         "sweep": found.frames.name,
         "headline": wording.headline(found),
+        "left_out": found.frames.left_out,
         "differs": found.differs,
         "verdict": found.frames.rule.model_dump(),
         "threshold": found.threshold.to_json(),

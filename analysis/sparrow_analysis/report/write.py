@@ -33,10 +33,11 @@ SECTIONS = {
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: the page, and the answer in one line."""
+    """What was written: the page, the answer in one line, and what is not in it, a line each."""
 
     page: Path
     headline: str
+    left_out: tuple[str, ...] = ()
 
 
 def write_report(frames: SweepFrames, folder: Path) -> Report:
@@ -59,7 +60,7 @@ def write_report(frames: SweepFrames, folder: Path) -> Report:
         write_text(folder / "report.html", page(found, drawn))
     except OSError as error:
         raise UserError(f"the report cannot be written: {error.strerror}", str(folder)) from None
-    return Report(folder / "report.html", wording.headline(found))
+    return Report(folder / "report.html", wording.headline(found), tuple(frames.left_out))
 
 
 def check_measured(frames: SweepFrames) -> None:
@@ -70,6 +71,10 @@ def check_measured(frames: SweepFrames) -> None:
     if all(f.empty for f in measured):
         states = frames.tasks["state"].value_counts()
         text = ", ".join(f"{n} {state}" for state, n in states.items())
+        if frames.left_out:
+            first, more = frames.left_out[0], len(frames.left_out) - 1
+            rest = f" and {more} more like it" if more else ""
+            raise UserError(f"nothing can be read: {first}{rest}", frames.name)
         raise UserError(
             f"nothing has been measured yet ({text}); see 'sparrow-lab status {frames.name}'",
             frames.name,
@@ -111,6 +116,7 @@ def page(found: Answer, drawn: list[Panel]) -> str:
         states=tables.state_rows(found),
         unfinished=bool(found.frames.tasks["state"].ne("done").any()),
         failures=tables.failures(found),
+        left_out=found.frames.left_out,
         notes=found.frames.notes,
         same=tables.same_runs(found),
         runs=tables.run_rows(found),

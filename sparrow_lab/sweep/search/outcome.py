@@ -9,6 +9,7 @@ from typing import Literal
 
 from sparrow_lab.config.methods import OptunaConfig
 from sparrow_lab.config.schema import VerdictConfig
+from sparrow_lab.runs.damage import Damaged
 from sparrow_lab.runs.events import read_events
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.verdict import judge
@@ -67,7 +68,10 @@ def verdict_outcome(
     if state is None or not end:
         return None
     folder = sweep.point(point_id).followed()
-    steps, values = read_events(folder).series(rule.metric)
+    try:
+        steps, values = read_events(folder).series(rule.metric)
+    except Damaged as error:
+        return Outcome("failed", None, f"{state.point.stage} {state.point.short()}: {error}")
     found = judge(steps, values, rule, finished=end == "done")
     last = values[-1] if values and math.isfinite(values[-1]) else None
     if end == "done":
