@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from sparrow_analysis.cheapest import Choice, choices
 from sparrow_analysis.frames import SweepFrames
 from sparrow_analysis.one_for_all import OneForAll, one_for_all
 from sparrow_analysis.predictors import Predictors, compare_predictors
@@ -26,6 +27,7 @@ class Answer:
         tests: whether one threshold serves all settings, models and page sizes.
         mean: the threshold in the mean, beside that in p5.
         predictors: which statistic predicts best.
+        choices: the cheapest measured schedules that reach it; empty without a threshold.
         what_if: the threshold under other readings of the same runs, by a sentence each.
     """
 
@@ -36,13 +38,13 @@ class Answer:
     tests: tuple[OneForAll, ...]
     mean: Threshold
     predictors: Predictors
+    choices: tuple[Choice, ...] = ()
     what_if: dict[str, Threshold] = field(default_factory=dict)
 
     @property
     def differs(self) -> bool:
         """Whether settings end differently at the same p5, beyond chance."""
-        unusable = self.threshold.reason in ("no_runs", "too_few", "control_collapsed")
-        return not unusable and any(t.p < ALPHA for t in self.tests)
+        return _differs(self.threshold, self.tests)
 
 
 def answer(frames: SweepFrames) -> Answer:
@@ -56,16 +58,24 @@ def answer(frames: SweepFrames) -> Answer:
             mine = runs["group"].eq(setting)
             controls = runs["dense"] & runs["controls"].isin(runs.loc[mine, "controls"])
             by_setting[setting] = find_threshold(runs[mine | controls])
+    tests = _tests(runs)
+    own = by_setting if _differs(found, tests) else None
     return Answer(
         frames=frames,
         runs=runs,
         threshold=found,
         by_setting=by_setting,
-        tests=_tests(runs),
+        tests=tests,
         mean=find_threshold(runs, "mean"),
         predictors=compare_predictors(runs),
+        choices=choices(runs, found, own),
         what_if=_what_if(runs, found),
     )
+
+
+def _differs(found: Threshold, tests: tuple[OneForAll, ...]) -> bool:
+    unusable = found.reason in ("no_runs", "too_few", "control_collapsed")
+    return not unusable and any(t.p < ALPHA for t in tests)
 
 
 def _tests(runs: pd.DataFrame) -> tuple[OneForAll, ...]:

@@ -13,12 +13,23 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from sparrow_analysis.cost import DEFAULT_HARDWARE, decode_step_cost, load_hardware, load_shape
+from sparrow_analysis.cost import (
+    DEFAULT_HARDWARE,
+    decode_step_cost,
+    load_hardware,
+    load_shape,
+    step_seconds,
+)
 from sparrow_analysis.cost.shape import ModelShape
 from sparrow_lab.errors import UserError
 
 Floats = npt.NDArray[np.float64]
 Landmark = Literal["mean", "minmax"]
+Score = Literal["group_mean", "softmax_max"]
+
+SMALL_HARDWARE = "cpu-2-core"
+SMALL_PARAMETERS = 10_000_000
+"""Models with fewer parameters are taken to run on a CPU, all others on the default accelerator."""
 
 
 def reads(
@@ -68,3 +79,46 @@ def eflops(
         shape, at, 1, allowed, page_size, dense_layers, landmark=landmark, read_weights=False
     )
     return cost.total.eflops(load_hardware(DEFAULT_HARDWARE).intensity)
+
+
+def hardware_for(shape: ModelShape) -> str:
+    """The profile on which a model's speed is modelled."""
+    return SMALL_HARDWARE if shape.parameters < SMALL_PARAMETERS else DEFAULT_HARDWARE
+
+
+def decode_speedup(
+    shape: ModelShape,
+    budget: npt.ArrayLike,
+    length: npt.ArrayLike,
+    weights: npt.ArrayLike,
+    page_size: int,
+    dense_layers: int,
+    batch: int,
+    *,
+    landmark: Landmark = "mean",
+    score: Score = "group_mean",
+    element_bytes: float = 2,
+) -> float:
+    """Modelled seconds of dense decode steps over those of sparse ones, on `hardware_for`.
+
+    Args:
+        budget, length, weights: [lengths]; how many steps run at each length. NaN is dense.
+    """
+    at, hardware = np.asarray(length, np.float64), load_hardware(hardware_for(shape))
+    allowed = np.nan_to_num(np.asarray(budget, np.float64), nan=np.inf)
+    seconds = []
+    for budgets in (None, allowed):
+        cost = decode_step_cost(
+            shape,
+            at,
+            batch,
+            budgets,
+            page_size,
+            dense_layers,
+            score=score,
+            landmark=landmark,
+            element_bytes=element_bytes,
+        )
+        steps = step_seconds(cost, shape, hardware, batch)
+        seconds.append(float(np.average(steps, weights=np.asarray(weights, np.float64))))
+    return seconds[0] / seconds[1]

@@ -31,7 +31,8 @@ class SweepFrames:
             swept setting), controls (name of the dense runs it compares to), task, planned_steps,
             last_step, finished, state, the STATISTICS of the initial policy under the final
             schedule with p05_low and p05_high, ceiling_p05, tokens, prompts, kv_tokens, reads,
-            eflops, final_reward, seconds and time_<part>.
+            eflops, dense_reads and dense_eflops (full attention at the same lengths), speedup
+            (modelled, of decoding) on the profile hardware, final_reward, seconds and time_<part>.
         evaluations: run, step, value of the verdict's metric (NaN where it was not finite).
         training: run, step and one column a metric.
         by_length: acceptance during training: run, step, bin_start, p05, mean, tokens.

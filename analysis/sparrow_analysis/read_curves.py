@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sparrow_analysis.expense import eflops, reads, shape_of
+from sparrow_analysis.cost.run import BYTES
+from sparrow_analysis.cost.shape import ModelShape
+from sparrow_analysis.expense import decode_speedup, eflops, hardware_for, reads, shape_of
 from sparrow_analysis.frames import STATISTICS, frame, number
 from sparrow_lab.runs.atomic import read_json
 from sparrow_lab.runs.damage import Damaged
@@ -56,6 +58,10 @@ SCHEDULES = {
     "kv_tokens": "float64",
     "reads": "float64",
     "eflops": "float64",
+    "dense_reads": "float64",
+    "dense_eflops": "float64",
+    "speedup": "float64",
+    "hardware": "object",
 }
 STEPS = {
     "schedule_id": "object",
@@ -113,7 +119,8 @@ def read_curves(sweep: SweepFolder, points: tuple[PlannedPoint, ...]) -> CurveFr
                 pooled += whole
             else:
                 data = _object(folder.followed(), "schedule.json")
-                row, levels = _schedule_row(point, data), _step_rows(point, data)
+                shape = _shape(sweep, point, points)
+                row, levels = _schedule_row(point, data, shape), _step_rows(point, data)
                 measured += _measured_rows(point, data)
                 schedules.append(row)
                 steps += levels
@@ -200,7 +207,24 @@ def _weighted(values: pd.Series, weights: pd.Series) -> float:
     return float(np.average(values.to_numpy(np.float64), weights=w)) if w.sum() else float("nan")
 
 
-def _schedule_row(point: PlannedPoint, data: dict[str, Any]) -> dict[str, object]:
+def _shape(
+    sweep: SweepFolder, point: PlannedPoint, points: tuple[PlannedPoint, ...]
+) -> ModelShape | None:
+    """The shape of a point's model: known by name, or as a run of the sweep has saved it."""
+    name = point.config.get("model", {}).get("name", "")
+    shape = shape_of(str(name))
+    for other in points:
+        if shape is not None:
+            break
+        if other.stage == "train" and other.config.get("model", {}).get("name", "") == name:
+            folder = sweep.point(other.id).path / "final"
+            shape = shape_of(str(folder)) if (folder / "config.json").is_file() else None
+    return shape
+
+
+def _schedule_row(
+    point: PlannedPoint, data: dict[str, Any], shape: ModelShape | None
+) -> dict[str, object]:
     measured = data.get("measured") or {}
     budgets = [budget_of(b) for b in data["budgets"]]
     dense = all(b != b for b in budgets)
@@ -216,17 +240,23 @@ def _schedule_row(point: PlannedPoint, data: dict[str, Any]) -> dict[str, object
         **{k: measured.get(k) for k in ("tokens", "prompts")},
         "kv_tokens": number(measured.get("kv_tokens_mean")),
     }
-    return row | _expense_of(point, data, measured)
+    return row | _expense_of(point, data, measured, shape)
 
 
 def _expense_of(
-    point: PlannedPoint, data: dict[str, Any], measured: dict[str, Any]
+    point: PlannedPoint,
+    data: dict[str, Any],
+    measured: dict[str, Any],
+    saved: ModelShape | None,
 ) -> dict[str, object]:
-    """Reads and eFLOPs a token over the lengths that the re-measurement saw."""
+    """Reads and eFLOPs a token over the lengths that the re-measurement saw, dense ones beside.
+
+    eFLOPs are for models known by name; a `saved` shape serves the modelled speed-up only.
+    """
     bins = measured.get("by_bin") or []
     tokens = np.asarray([number(b.get("tokens")) for b in bins])
     if not len(bins) or not tokens.sum() > 0:
-        return {"reads": float("nan"), "eflops": float("nan")}
+        return {"reads": float("nan"), "eflops": float("nan"), "hardware": ""}
     width = number(point.config.get("calibrate", {}).get("bin_width", 1))
     middle = np.asarray([number(b["bin_start"]) for b in bins]) + (width - 1) / 2
     starts = np.asarray([number(e) for e in data["edges"]])
@@ -237,7 +267,29 @@ def _expense_of(
     shape = shape_of(str(point.config.get("model", {}).get("name", "")))
     # what was attended to is measured exactly; only the landmarks come from the bins
     extra = reads(0.0, budget, middle, size, landmark)
+    full = np.full(middle.shape, np.nan)
+    rollout, model = point.config.get("rollout", {}), point.config.get("model", {})
+    speedup = float("nan")
+    if saved is not None:
+        speedup = decode_speedup(
+            saved,
+            budget,
+            middle,
+            tokens,
+            size,
+            layers,
+            int(rollout.get("max_batch", 256)),
+            landmark=landmark,
+            score=data.get("score", "group_mean"),
+            element_bytes=BYTES[model.get("dtype", "float32")],
+        )
     return {
+        "dense_reads": float(np.average(middle, weights=tokens)),
+        "dense_eflops": float(
+            np.average(eflops(shape, full, middle, size, layers, landmark), weights=tokens)
+        ),
+        "speedup": speedup,
+        "hardware": "" if saved is None else hardware_for(saved),
         "reads": number(measured.get("kv_tokens_mean")) + float(np.average(extra, weights=tokens)),
         "eflops": float(
             np.average(eflops(shape, budget, middle, size, layers, landmark), weights=tokens)

@@ -7,6 +7,7 @@ import math
 import pandas as pd
 
 from sparrow_analysis.answer import Answer
+from sparrow_analysis.cost_wording import NOTHING, cheapest_sentences
 from sparrow_analysis.frames import STATISTIC_NAMES
 from sparrow_analysis.one_for_all import OneForAll
 from sparrow_analysis.predictors import Predictors
@@ -27,14 +28,18 @@ def headline(found: Answer) -> str:
 def details(found: Answer) -> list[str]:
     """What the headline rests on, and how far it carries, a sentence each."""
     if found.runs.empty:
-        return ["Train points are needed for a threshold; curves and schedules are below."]
+        return [
+            "Train points are needed for a threshold; curves and schedules are below.",
+            NOTHING,
+        ]
     lines = threshold_details(found.threshold)
     tests = one_for_all_sentences(found.tests)
+    cost = cheapest_sentences(found.choices)
     if not found.differs:
-        return [*lines, *tests]
+        return [*lines, *tests, *cost]
     each = [f"{name}: {threshold_headline(t)}." for name, t in found.by_setting.items()]
     dips = [_dipped(found.threshold)] if found.threshold.dipped else []
-    return [lines[0], *tests, *each, *dips, lines[-1]]
+    return [lines[0], *tests, *each, *dips, lines[-1], *cost]
 
 
 def threshold_headline(t: Threshold) -> str:

@@ -29,6 +29,8 @@ def command(
     frames = read_sweep(sweep)
     report = write_report(frames, output or frames.path / "report")
     typer.echo(report.headline)
+    if report.cheapest:
+        typer.echo(report.cheapest)
     for line in report.left_out[:MOST_LINES]:
         typer.echo(f"left out: {line}")
     if len(report.left_out) > MOST_LINES:

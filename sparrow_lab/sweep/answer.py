@@ -34,9 +34,9 @@ def answer(sweep: SweepFolder) -> list[str]:
             last = (done.stderr or done.stdout).strip().splitlines()[-1:]
             return [f"warning: no report: {' '.join(last)}"]
     found = read_json(page.parent / "threshold.json")
-    headline = found.get("headline") if isinstance(found, dict) else None
-    left_out = found.get("left_out") if isinstance(found, dict) else None
-    lines = [str(headline)] if headline else []
+    found = found if isinstance(found, dict) else {}
+    lines = [str(found[name]) for name in ("headline", "cheapest_line") if found.get(name)]
+    left_out = found.get("left_out")
     if left_out:
         lines.append(f"warning: {len(left_out)} damaged points are left out, named in the report")
     return [*lines, f"report: {page}"]

@@ -159,6 +159,30 @@ def test_labels_keep_apart() -> None:
     assert min(b - a for a, b in itertools.pairwise(at)) > 0.04
 
 
+def test_labels_of_budgets_keep_the_order_of_their_lines(frames: SweepFrames) -> None:
+    """The line of 80 goes on to where it is a little lower than 64 was when that ended."""
+    values = {
+        28: [0.078, 0.079, 0.076],
+        64: [0.985, 0.980],
+        80: [0.999, 0.993, 0.976],
+        104: [0.9999, 0.9999, 0.9999],
+        48: [0.95, 0.93, 0.16],  # falls far below where 40 ended: there the ends decide
+        40: [0.60, 0.55],
+    }
+    first = frames.curves.iloc[0].to_dict()
+    rows = [
+        {**first, "budget": float(b), "bin_start": 64 + 16 * i, "bin_width": 16, "p05": v}
+        for b, line in values.items()
+        for i, v in enumerate(line)
+    ]
+    curves = pd.DataFrame(rows).astype(frames.curves.dtypes).assign(trajectory="own", model="m")
+    axes = curves_figure(curves, frames.steps, frames.schedules, "m").axes[0]
+    known = {str(b) for b in values}
+    at = {t.get_text(): float(t.xy[1]) for t in axes.texts if t.get_text() in known}  # type: ignore[attr-defined]
+    assert sorted(at, key=lambda text: at[text]) == ["28", "48", "40", "64", "80", "104"]
+    assert min(b - a for a, b in itertools.pairwise(sorted(at.values()))) > 0.01
+
+
 def test_budgets_as_people_write_them() -> None:
     assert [style.short_budget(b) for b in (48, 768, 4096, 1536, math.nan)] == [
         "48",

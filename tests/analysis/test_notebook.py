@@ -28,6 +28,14 @@ def test_it_is_stored_without_outputs() -> None:
             assert cell.execution_count is None
 
 
+def test_what_the_figure_shows_is_asked_not_asserted() -> None:
+    """A text is written before the sweep that it stands beside."""
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    (text,) = [c.source for c in notebook.cells if c.source.startswith("## Acceptance by length")]
+    assert "does the 5th percentile fall with it here" in text
+    assert "percentile falls" not in text
+
+
 @pytest.mark.slow
 def test_it_runs_on_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sweep = write_sweep(tmp_path, WORLD)

@@ -129,15 +129,43 @@ def _curves(
             axes.plot(
                 dashed["length"], dashed["value"], color=colour, lw=0.8, ls=(0, (2, 1.5)), alpha=0.8
             )
-        if len(line):
-            last = line.iloc[-1]
-            ends.append(
-                (float(last["length"]), float(last["value"]), style.short_budget(budget), colour)
-            )
+        known = line.dropna(subset=["value"])
+        last = (known["length"].max(), known["value"].iloc[-1]) if len(known) else (math.nan,) * 2
+        ends.append((float(last[0]), float(last[1]), style.short_budget(budget), colour))
     axes.set_ylim(low, 1.0 + 0.02 * (1 - low))
     if statistic == "p05":
-        right = max((x for x, *_ in ends), default=0.0)
-        style.label_ends(axes, [(right, y, t, c) for _, y, t, c in _thinned(ends)], HEIGHTS[0])
+        right = max((x for x, *_ in ends if math.isfinite(x)), default=0.0)
+        order = _order(source, budgets, style.label_height(axes, HEIGHTS[0]))
+        shown = _thinned([ends[i] for i in order])
+        style.label_ends(axes, [(right, y, t, c) for _, y, t, c in shown], HEIGHTS[0], sort=False)
+
+
+def _order(lines: pd.DataFrame, budgets: Sequence[float], near: float) -> list[int]:
+    """Indices of `budgets`, lowest label first: by where each line ends.
+
+    Lines may end at different lengths. Labels closer than `near` are written apart, so their order
+    is all that they say: it is that of the lines at the last length that both have, and of the
+    budgets where the lines are equal there.
+    """
+    by_budget = [
+        dict(zip(mine["length"], mine["value"], strict=True))
+        for mine in (lines[_same(lines["budget"], b)].dropna(subset=["value"]) for b in budgets)
+    ]
+    ends = {i: line[max(line)] for i, line in enumerate(by_budget) if line}
+
+    def swapped(below: int, above: int) -> bool:
+        both = by_budget[below].keys() & by_budget[above].keys()
+        if ends[above] - ends[below] >= near or not both:
+            return False
+        a, b = by_budget[below][max(both)], by_budget[above][max(both)]
+        return a > b or (a == b and below > above)
+
+    order = sorted(ends, key=lambda i: (ends[i], i))
+    for _ in order:  # lines that cross more than once have no order: stop after as many passes
+        for k in range(len(order) - 1):
+            if swapped(order[k], order[k + 1]):
+                order[k], order[k + 1] = order[k + 1], order[k]
+    return order
 
 
 def _thinned(

@@ -121,19 +121,32 @@ def stretch_near_one(axes: Axes) -> None:
     axes.minorticks_off()
 
 
+def label_height(axes: Axes, height: float, size: float = 7.5) -> float:
+    """How far apart labels must lie not to overlap, in units of y; `height` in inches."""
+    low, high = axes.get_ylim()
+    return 1.25 * size / 72 / max(0.8 * height, 0.5) * (high - low)
+
+
 def label_ends(
-    axes: Axes, labels: Sequence[tuple[float, float, str, str]], height: float, size: float = 7.5
+    axes: Axes,
+    labels: Sequence[tuple[float, float, str, str]],
+    height: float,
+    size: float = 7.5,
+    sort: bool = True,
 ) -> None:
     """Write (x, y, text, colour) beside the ends of lines, moved apart so that none overlap.
 
-    Call it when the limits of y are final. `height` is that of the panel, in inches.
+    Call it when the limits of y are final. `height` is that of the panel, in inches. `sort=False`
+    keeps the order of `labels`, lowest first; else it is that of y.
     """
     known = [item for item in labels if math.isfinite(item[0]) and math.isfinite(item[1])]
     if not known:
         return
     low, high = axes.get_ylim()
-    least = 1.25 * size / 72 / max(0.8 * height, 0.5) * (high - low)
-    order = sorted(range(len(known)), key=lambda i: known[i][1])
+    least = label_height(axes, height, size)
+    order = list(range(len(known)))
+    if sort:
+        order.sort(key=lambda i: known[i][1])
     at = [min(max(known[i][1], low), high) for i in order]
     for i in range(1, len(at)):
         at[i] = max(at[i], at[i - 1] + least)

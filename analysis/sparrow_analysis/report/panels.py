@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from sparrow_analysis.answer import Answer
+from sparrow_analysis.cost_wording import time_caption
 from sparrow_analysis.figures.aim import aim_figure
 from sparrow_analysis.figures.curves import curves_figure
 from sparrow_analysis.figures.pareto import budgets_figure, runs_figure
@@ -117,8 +118,7 @@ def panels(found: Answer) -> Iterator[Panel]:
             "time",
             "time",
             time_figure(frames.tasks, runs),
-            "Wall time of the workers as they ran here: it holds for this machine and these "
-            "models.",
+            time_caption(runs),
         )
 
 

@@ -10,6 +10,8 @@ import pandas as pd
 
 from sparrow_analysis import wording
 from sparrow_analysis.answer import Answer
+from sparrow_analysis.cheapest import Cheapest, Choice
+from sparrow_analysis.cost_wording import cheapest_line
 from sparrow_analysis.frames import records
 from sparrow_analysis.pareto import budget_front, run_front, volumes
 from sparrow_analysis.verdicts import KINDS
@@ -98,6 +100,8 @@ def threshold_json(found: Answer) -> str:
         "differs": found.differs,
         "verdict": found.frames.rule.model_dump(),
         "threshold": found.threshold.to_json(),
+        "cheapest_line": cheapest_line(found.choices),
+        "cheapest": [_choice(c) for c in found.choices],
         "mean": found.mean.to_json(),
         "by_setting": {k: t.to_json() for k, t in found.by_setting.items()},
         "one_for_all": [_plain(vars(t)) for t in found.tests],
@@ -110,6 +114,12 @@ def threshold_json(found: Answer) -> str:
         },
     }
     return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return _plain(
+        {k: v.to_json() if isinstance(v, Cheapest) else v for k, v in vars(choice).items()}
+    )
 
 
 def pareto_csv(found: Answer) -> str:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from sparrow_analysis import wording
 from sparrow_analysis.answer import Answer, answer
+from sparrow_analysis.cost_wording import cheapest_line
 from sparrow_analysis.frames import SweepFrames
 from sparrow_analysis.pareto import budget_front
 from sparrow_analysis.report import tables
@@ -33,10 +34,12 @@ SECTIONS = {
 
 @dataclass(frozen=True)
 class Report:
-    """What was written: the page, the answer in one line, and what is not in it, a line each."""
+    """What was written: the page, the answer in one line, the cheapest schedules that reach the
+    threshold in another (empty without one), and what is left out, a line each."""
 
     page: Path
     headline: str
+    cheapest: str = ""
     left_out: tuple[str, ...] = ()
 
 
@@ -60,7 +63,12 @@ def write_report(frames: SweepFrames, folder: Path) -> Report:
         write_text(folder / "report.html", page(found, drawn))
     except OSError as error:
         raise UserError(f"the report cannot be written: {error.strerror}", str(folder)) from None
-    return Report(folder / "report.html", wording.headline(found), tuple(frames.left_out))
+    return Report(
+        page=folder / "report.html",
+        headline=wording.headline(found),
+        cheapest=cheapest_line(found.choices),
+        left_out=tuple(frames.left_out),
+    )
 
 
 def check_measured(frames: SweepFrames) -> None:
