@@ -67,7 +67,8 @@ def checks_values(debug: bool | None) -> bool:
 def settings(op: str, device: str) -> Mapping[str, Any]:
     """Launch settings of an op's kernel, from `<op>/configs.json`.
 
-    They were found once, by measuring, and are never searched for in a run.
+    They were found once, by measuring (`bench.tune`), and are never searched for in a run. A GPU
+    names what differs from `default`.
 
     Args:
         device: the GPU's name as the driver gives it; an unknown one gets `default`.
@@ -87,3 +88,30 @@ def require(condition: bool, op: str, message: str) -> None:
     """Raise ValueError `<op>: <message>` unless the condition holds."""
     if not condition:
         raise ValueError(f"{op}: {message}")
+
+
+@lru_cache(maxsize=8)
+def early_launch(device: torch.device) -> bool:
+    """Whether a kernel may start while the one before it ends (programmatic dependent launch).
+
+    A kernel that is launched so waits before it reads or writes anything.
+    """
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+_counters: dict[tuple[torch.device, int], Tensor] = {}
+COUNTERS = 1 << 16
+
+
+def arrival_counters(device: torch.device, rows: int) -> Tensor:
+    """Zeros that a launch counts its finished programs in, and leaves as zeros.
+
+    One buffer for each stream, so that launches of two streams do not count in each other's. What
+    is made while a CUDA graph is captured belongs to the graph and is cleared at each replay.
+    """
+    if device.type != "cuda" or rows > COUNTERS or torch.cuda.is_current_stream_capturing():
+        return torch.zeros(rows, dtype=torch.int32, device=device)
+    key = (device, torch.cuda.current_stream(device).cuda_stream)
+    if key not in _counters:
+        _counters[key] = torch.zeros(COUNTERS, dtype=torch.int32, device=device)
+    return _counters[key]

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparrow_kernels.dispatch import device_name, settings
+from sparrow_kernels.dispatch import device_name, early_launch, settings
 from sparrow_kernels.landmarks.naive import Landmark
 
 
@@ -21,9 +21,12 @@ def _write(
     stride_kn, stride_kh, stride_vn, stride_vh, stride_mn, stride_mh,
     stride_nkt, stride_nkh, stride_nvt, stride_nvh, stride_tb,
     K,
-    ONE: tl.constexpr, MARKS: tl.constexpr, BOUNDS: tl.constexpr, D: tl.constexpr,
-    S: tl.constexpr, PAGES: tl.constexpr, SLOTS: tl.constexpr, DIMS: tl.constexpr,
+    EARLY: tl.constexpr, ONE: tl.constexpr, MARKS: tl.constexpr, BOUNDS: tl.constexpr,
+    D: tl.constexpr, S: tl.constexpr, PAGES: tl.constexpr, SLOTS: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
     b = tl.program_id(0).to(tl.int64)
     h = (tl.program_id(2) % K).to(tl.int64)
     part = tl.program_id(2) // K
@@ -105,6 +108,8 @@ def launch(
     if not B or not longest:
         return
     marks = keys_NKSD if marks_NKRD is None else marks_NKRD
+    early = known["early"] and early_launch(keys_NKSD.device)
+    more = {"launch_pdl": True} if early else {}
     _write[(B, triton.cdiv(touched, pages), K * triton.cdiv(D, dims))](
         keys_NKSD, values_NKSD, marks, new_keys_TKD, new_values_TKD,
         lengths_B if starts_B1 is None else starts_B1, lengths_B, table_BP,
@@ -115,4 +120,5 @@ def launch(
         K,
         ONE=starts_B1 is None, MARKS=marks_NKRD is not None, BOUNDS=kind == "minmax", D=D,
         S=S, PAGES=pages, SLOTS=slots, DIMS=dims, num_warps=known["warps"],
+        EARLY=early, **more,
     )  # fmt: skip

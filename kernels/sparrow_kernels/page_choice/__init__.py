@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 OP = "page_choice"
+MAX_DIM = 256
 MOST_PAGES = 32_768
 """What one program ranks: 128k tokens at page size 4."""
 
@@ -77,6 +78,8 @@ def page_choice(
     args = (q_BKGD, marks_NKRD, table_BP, lengths_B, keep_B, page_size, first, last, width, score)
     if pick_backend(q_BKGD, backend) == "torch":
         return naive.page_choice(*args)
+    D = q_BKGD.shape[3]
+    require(D <= MAX_DIM, OP, f"the kernel takes head dims up to {MAX_DIM}, found {D}")
     require(P <= MOST_PAGES, OP, f"at most {MOST_PAGES} pages a sequence, found a table of {P}")
     from sparrow_kernels.page_choice.triton import launch
 

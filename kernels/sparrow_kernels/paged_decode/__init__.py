@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 OP = "paged_decode"
-MAX_GROUP = 16
+MAX_GROUP, MAX_DIM = 16, 256
 
 
 def paged_decode(
@@ -74,6 +74,8 @@ def paged_decode(
         return naive.paged_decode(
             q_BKGD, keys_NKSD, values_NKSD, table_BP, pages_BKW, lengths_B, scale
         )
+    D = q_BKGD.shape[3]
+    require(D <= MAX_DIM, OP, f"the kernel takes head dims up to {MAX_DIM}, found {D}")
     from sparrow_kernels.paged_decode.triton import launch
 
     if pages_BKW is not None and keep_BK is None:
