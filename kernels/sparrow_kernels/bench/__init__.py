@@ -13,7 +13,14 @@ from sparrow_kernels.bench.row import Row, write_csv
 
 __all__ = ["MODULES", "Row", "gather", "write_csv"]
 
-MODULES: tuple[str, ...] = ("acceptance", "sparse_attention")
+MODULES: tuple[str, ...] = (
+    "landmarks",
+    "page_choice",
+    "paged_decode",
+    "step",
+    "acceptance",
+    "sparse_attention",
+)
 """What is timed, in the order of the table."""
 
 

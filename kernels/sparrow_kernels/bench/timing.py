@@ -41,6 +41,15 @@ def median_ms(calls: Sequence[Call], repeats: int = 15, graph: bool = True) -> f
         with torch.cuda.graph(captured):
             plain()
         run = captured.replay
+    return _median_ms(run, repeats) / len(calls)
+
+
+def replay_ms(graph: torch.cuda.CUDAGraph, repeats: int = 15) -> float:
+    """Median milliseconds of a graph that was captured already."""
+    return _median_ms(graph.replay, repeats)
+
+
+def _median_ms(run: Call, repeats: int) -> float:
     for _ in range(2):
         run()
     times: list[float] = []
@@ -50,5 +59,5 @@ def median_ms(calls: Sequence[Call], repeats: int = 15, graph: bool = True) -> f
         run()
         end.record()
         end.synchronize()
-        times.append(begin.elapsed_time(end) / len(calls))
+        times.append(begin.elapsed_time(end))
     return statistics.median(times)
