@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sparrow_kernels.dispatch import settings as launch_settings
 from sparrow_kernels.paged_decode import merge_attended, naive, paged_decode
 from tests.kernels.decode_cases import Case, make_case
 from tests.kernels.devices import DEVICES, poisoned
@@ -271,3 +272,48 @@ def test_triton_on_a_cpu_needs_the_interpreter(monkeypatch: Any) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="needs CUDA tensors"):
         case.to("cpu", torch.float32).run("triton")
+
+
+# ------------------------------------------------------------------ launch settings
+@pytest.mark.parametrize("device", DEVICES)
+@settings(max_examples=20)
+@given(
+    call=calls(),
+    slots=st.integers(0, 60),
+    least=st.sampled_from([1, 16, 40]),
+    whole=st.sampled_from([16, 48, 1000]),
+    unit=st.sampled_from([16, 32, 50]),
+    dense=st.booleans(),
+)
+def test_however_rows_are_cut(
+    device: str, call: dict[str, Any], slots: int, least: int, whole: int, unit: int, dense: bool
+) -> None:
+    """Few rows are cut to fill the GPU, long ones to end together: the result is the same."""
+    from sparrow_kernels.paged_decode.triton import launch
+
+    case = make_case(**call).to(device, torch.float32)
+    tile = {"block": 16, "warps": 1, "stages": 1, "slots": slots, "early": True}
+    tile |= {"least": least, "whole": whole, "unit": unit}
+    pages = None if dense else case.pages_BKW
+    keep = None if pages is None else (pages < case.table_BP.shape[1]).sum(-1)
+    pool = (case.q_BKGD, case.keys_NKSD, case.values_NKSD, case.table_BP)
+    told = definition(case.dense() if dense else case)
+    with poisoned():
+        ours = launch(*pool, pages, keep, case.lengths_B, case.scale, None, tile)
+    torch.testing.assert_close(ours.out_BKGD.cpu().double(), told.out_BKGD, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(ours.lse_BKG.cpu().double(), told.lse_BKG, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("op", ["landmarks", "page_choice", "paged_decode"])
+@pytest.mark.parametrize("device", ["NVIDIA H200", "a GPU that nobody timed"])
+def test_every_gpu_has_settings(op: str, device: str) -> None:
+    """A known GPU names what differs from the default, an unknown one gets the default."""
+    found = launch_settings(op, device)
+    assert found.keys() == launch_settings(op, "another unknown one").keys()
+    if op == "paged_decode":
+        for ways in found["by_dim"].values():
+            rows = [way["rows"] for way in ways]
+            assert rows == sorted(rows, reverse=True) and rows[-1] == 0
+            assert all(way["block"] % 16 == 0 and way["unit"] % way["block"] == 0 for way in ways)
+    if op == "page_choice":
+        assert [way["marks"] for way in found["by_marks"]][-1] == 0
