@@ -75,9 +75,9 @@ def command(
     if site is not None:
         from sparrow_lab.sweep.slurm.cluster import make_cluster
 
-        root, cap = config._source.root, config.launch.max_gpu_hours
+        root = config._source.root
         place = root.where_of(("launch", "max_gpu_hours")) if root is not None else None
-        cluster = make_cluster(site, watch, cap, place, local)
+        cluster = make_cluster(site, watch, config.launch, place, local)
     elif watch:
         raise UserError("goes with --site; a sweep on this machine is followed anyway", "--watch")
     if dry_run:

@@ -273,6 +273,8 @@ class LaunchConfig(Strict):
     retries: int = Field(1, ge=0)
     """New attempts after a crash, per stage of a point."""
     grace_s: int = Field(30, ge=1)
+    canary: bool = True
+    """On a cluster: the first point of a stage ends before the rest of the stage begins."""
     max_gpu_hours: float | None = Field(None, gt=0)
     """On a cluster: a sweep whose estimate, with what it has used, is above this is refused."""
 

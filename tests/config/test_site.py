@@ -28,7 +28,7 @@ def test_the_shipped_sites_are_right(name: str) -> None:
     [("90", 90), ("12:30:00", 750), ("2-00:00:00", 2880), ("00:00:30", 1), ("'4:00:00'", 240)],
 )
 def test_a_time_is_minutes_or_a_clock(tmp_path: Path, text: str, minutes: int) -> None:
-    assert load_site(site(tmp_path, f"time: {text}\n")).time == minutes
+    assert load_site(site(tmp_path, f"time: {text}\ngrace: 5\n")).time == minutes
 
 
 @pytest.mark.parametrize(

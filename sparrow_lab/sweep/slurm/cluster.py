@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparrow_lab.config.schema import LaunchConfig
 from sparrow_lab.config.site import SiteConfig, load_site
 from sparrow_lab.errors import UserError
 from sparrow_lab.runs.layout import SweepFolder
@@ -33,7 +34,8 @@ WATCH_S = 5.0
 class Cluster:
     """A site, and how a sweep is to be handed to it.
 
-    `file` is the site file; `cap` the sweep file's GPU-hours, `cap_where` its place.
+    `file` is the site file; `cap` the sweep file's GPU-hours, `cap_where` its place; `canary`:
+    the first point of a stage goes alone.
     """
 
     site: SiteConfig
@@ -41,6 +43,7 @@ class Cluster:
     watch: bool = False
     cap: float | None = None
     cap_where: str | None = None
+    canary: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """What the ledger keeps, for `retry`."""
@@ -48,6 +51,7 @@ class Cluster:
             "file": str(self.file.resolve()),
             "config": self.site.model_dump(mode="json"),
             "cap": self.cap,
+            "canary": self.canary,
         }
 
     @classmethod
@@ -55,7 +59,7 @@ class Cluster:
         """As the sweep was last submitted; the site file as it is now, if it is still there."""
         file = Path(data["file"])
         site = load_site(file) if file.is_file() else SiteConfig.model_validate(data["config"])
-        return cls(site, file, cap=data.get("cap"))
+        return cls(site, file, cap=data.get("cap"), canary=data.get("canary", True))
 
     def preview(
         self, plan: Plan, states: Mapping[str, PointState], points: Sequence[str]
@@ -63,7 +67,7 @@ class Cluster:
         """Lines on what would be submitted; asks the cluster for its limits, writes nothing."""
         from sparrow_lab.sweep.slurm.preview import preview
 
-        lines, hours = preview(self.site, plan, states, points)
+        lines, hours = preview(self.site, plan, states, points, self.canary)
         check_cap(hours, self.site, self.cap, self.cap_where)
         return lines
 
@@ -87,7 +91,7 @@ class Cluster:
             check_cap(hours, self.site, self.cap, self.cap_where)
             say(f"about {spelled(hours.to_come)} GPU-hours to come, {spelled(hours.used)} used")
 
-        done = submit(sweep, self.site, options, say, stages, check)
+        done = submit(sweep, self.site, options, say, stages, check, canary=self.canary)
         say(f"submitted {done}" if done.arrays else "nothing is left to submit")
 
     def after(self, sweep: SweepFolder, console: Console, tracker: Tracker | None) -> int:
@@ -140,9 +144,10 @@ def follow(sweep: SweepFolder, console: Console) -> None:
 
 
 def make_cluster(
-    file: Path, watch: bool, cap: float | None, cap_where: str | None, local: bool
+    file: Path, watch: bool, launch: LaunchConfig, cap_where: str | None, local: bool
 ) -> Cluster:
     """Read a site file for the command line. Raises UserError."""
     if local:
         raise UserError("--site and --local exclude each other", "--local")
-    return Cluster(load_site(file), file, watch, cap, cap_where)
+    cap = launch.max_gpu_hours
+    return Cluster(load_site(file), file, watch, cap, cap_where, launch.canary)

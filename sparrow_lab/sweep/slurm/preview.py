@@ -17,7 +17,11 @@ MOST_SIZES = 8
 
 
 def preview(
-    site: SiteConfig, plan: Plan, states: Mapping[str, PointState], points: Sequence[str]
+    site: SiteConfig,
+    plan: Plan,
+    states: Mapping[str, PointState],
+    points: Sequence[str],
+    canary: bool = True,
 ) -> tuple[list[str], Hours]:
     """Lines for people, and the hours of the whole sweep.
 
@@ -33,7 +37,8 @@ def preview(
     ]
     todo = Todo(dict(states), as_elements(left))
     limits = read_limits(site)
-    parts = arrange(todo.elements, limits.array, site.throttle, need_canary(todo), {})
+    canaries = need_canary(todo) if canary else set()
+    parts = arrange(todo.elements, limits.array, site.throttle, canaries, {})
     seconds = Estimator(accelerator=site.gpus > 0).seconds
     hours = gpu_hours((s for i, s in states.items() if i in chosen or s.result), site, seconds)
     threads = max((int(p.config.get("threads", 1)) for p in left), default=1)

@@ -33,6 +33,7 @@ def submit(
     stages: Mapping[str, str] | None = None,
     check: Callable[[Todo], None] | None = None,
     forgive: bool = True,
+    canary: bool = True,
 ) -> Submitted:
     """Submit every point of the plan that is neither done nor in somebody's hands.
 
@@ -43,6 +44,7 @@ def submit(
         say: where to tell what happens, a line at a time.
         stages: stage functions of the workers, for tests.
         forgive: a user's own command forgets what held a stage so far; a controller's does not.
+        canary: the first point of a stage goes alone, before the rest.
         check: called with what is to be done before anything is written; raises to stop it.
 
     Raises:
@@ -54,7 +56,7 @@ def submit(
     if queue.error:
         raise UserError(f"what runs cannot be told, so nothing was submitted: {queue.error}")
     reconcile(sweep, queue, say)
-    todo = find_todo(sweep, options, queue)
+    todo = find_todo(sweep, options, queue, canary)
     if check is not None:
         check(todo)
     Ledger(sweep.ledger_path).append("opened", **options.to_json())

@@ -54,7 +54,7 @@ class Todo:
         return [f"left alone: {', '.join(parts)}"] if parts else []
 
 
-def find_todo(sweep: SweepFolder, options: Options, queue: Queue) -> Todo:
+def find_todo(sweep: SweepFolder, options: Options, queue: Queue, canary: bool = True) -> Todo:
     """Read where everything stands and choose what to submit.
 
     Points that are done, in the queue, running anywhere, cancelled, or failed without retries
@@ -78,8 +78,9 @@ def find_todo(sweep: SweepFolder, options: Options, queue: Queue) -> Todo:
     ours = set(notes.submissions)
     arrays = (q.array for q in queue.elements.values() if q.token in ours)
     todo.live_arrays = list(dict.fromkeys(arrays))
-    todo.canaries = need_canary(todo)
-    todo.first = _first_live(todo)
+    if canary:
+        todo.canaries = need_canary(todo)
+        todo.first = _first_live(todo)
     for point_id in chosen:
         todo.states[point_id] = PointState(todo.states[point_id].point, "planned")
     return todo

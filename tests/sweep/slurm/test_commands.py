@@ -105,6 +105,13 @@ def test_a_sweep_is_submitted_and_the_command_returns(
     assert not list((tmp_path / "runs" / "small" / "points").glob("*/attempts"))
 
 
+def test_without_a_canary_a_stage_begins_at_once(
+    waiting: FakeSlurm, call: Call, tmp_path: Path
+) -> None:
+    code, out, _ = call(*sweep(tmp_path, "--set", "launch.canary=false"))
+    assert code == 0 and "submitted 11 points in 5 arrays" in out
+
+
 def test_the_budget_is_checked_before_anything_is_written(
     waiting: FakeSlurm, call: Call, tmp_path: Path
 ) -> None:
