@@ -50,6 +50,11 @@ class Cache:
     def page_size(self) -> int:
         return self.keys_NKSD.shape[2]
 
+    @property
+    def rows(self) -> int:
+        """KV heads of all sequences."""
+        return self.q_BKGD.shape[0] * self.q_BKGD.shape[1]
+
     def kv_bytes(self, tokens: int) -> int:
         """Of so many tokens of every sequence and KV head, keys and values."""
         B, K, _, D = self.q_BKGD.shape

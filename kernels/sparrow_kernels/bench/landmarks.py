@@ -25,12 +25,18 @@ def rows(device: str, quick: bool) -> Iterator[Row]:
     yield from prompts(cache)
 
 
+def empty_marks(cache: Cache) -> Tensor:
+    """Room for a mean of every page."""
+    N, K, _, D = cache.keys_NKSD.shape
+    return torch.empty((N, K, 1, D), device=cache.table_BP.device, dtype=torch.bfloat16)
+
+
 def decoding(cache: Cache, full: bool) -> Row:
     """One token of each sequence. The time of a launch: there is little to move."""
     B, K, _, D = cache.q_BKGD.shape
     lengths = cache.lengths_B if full else cache.lengths_B - 3
-    new = torch.randn((2, B, K, D), device="cuda", dtype=torch.bfloat16)
-    marks = torch.empty((len(cache.keys_NKSD), K, 1, D), device="cuda", dtype=torch.bfloat16)
+    new = torch.randn((2, B, K, D), device=lengths.device, dtype=torch.bfloat16)
+    marks = empty_marks(cache)
 
     def call() -> None:
         pool = (cache.keys_NKSD, cache.values_NKSD, marks)
@@ -47,9 +53,10 @@ def prompts(cache: Cache) -> Iterator[Row]:
     """All prompts in one call, beside index_put and a mean."""
     B, K, _, D = cache.q_BKGD.shape
     length = int(cache.lengths_B[0])
-    new = torch.randn((2, B * length, K, D), device="cuda", dtype=torch.bfloat16)
-    starts = torch.arange(B + 1, device="cuda", dtype=torch.int32) * length
-    marks = torch.empty((len(cache.keys_NKSD), K, 1, D), device="cuda", dtype=torch.bfloat16)
+    device = cache.table_BP.device
+    new = torch.randn((2, B * length, K, D), device=device, dtype=torch.bfloat16)
+    starts = torch.arange(B + 1, device=device, dtype=torch.int32) * length
+    marks = empty_marks(cache)
     pages: Tensor = cache.table_BP.flatten().long()
 
     def call() -> None:

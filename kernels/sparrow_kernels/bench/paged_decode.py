@@ -75,7 +75,7 @@ def shape_of(cache: Cache, heads: Heads) -> str:
 
 def dense_row(cache: Cache, heads: Heads, aim_ms: float | None = None) -> Row:
     """Every page."""
-    counters = torch.zeros(cache.q_BKGD.shape[:2].numel(), dtype=torch.int32, device="cuda")
+    counters = torch.zeros(cache.rows, dtype=torch.int32, device=cache.table_BP.device)
 
     def call() -> object:
         return paged_decode(
@@ -98,9 +98,9 @@ def dense_row(cache: Cache, heads: Heads, aim_ms: float | None = None) -> Row:
 def sparse_row(cache: Cache, heads: Heads, budget: int, aim_tb_per_s: float | None = None) -> Row:
     """Pages drawn at random, other ones at each call."""
     keep = budget // cache.page_size
-    B, K = cache.q_BKGD.shape[:2]
-    counters = torch.zeros(B * K, dtype=torch.int32, device="cuda")
-    keep_B1 = torch.full((B, 1), keep, dtype=torch.int32, device="cuda")
+    numbers: dict[str, Any] = {"dtype": torch.int32, "device": cache.table_BP.device}
+    counters = torch.zeros(cache.rows, **numbers)
+    keep_B1 = torch.full((len(cache.lengths_B), 1), keep, **numbers)
     drawn = [draw_pages(cache, keep, seed) for seed in range(DRAWS)]
 
     def call(pages: Any) -> object:
