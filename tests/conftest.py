@@ -26,7 +26,8 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
 )
 # Without a GPU the kernels run in Triton's interpreter; Triton asks for this when it is imported.
-if not Path("/dev/nvidiactl").exists():
+GPU = Path("/dev/nvidiactl").exists()
+if not GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
 settings.register_profile("dev", deadline=None)
@@ -35,6 +36,13 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 ENV_OF_THE_USER = ("SPARROW_RUNS", "SPARROW_MODELS")
 """Folders that a test must never write into: each points to a temporary folder instead."""
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Without a GPU its tests are skipped, so that `pytest -k kernel` runs everywhere."""
+    for item in items:
+        if not GPU and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
 @pytest.fixture(scope="session", autouse=True)
