@@ -93,6 +93,7 @@ class StepRunner:
             dec = self.decoder
             shape = (dec.width, dec.kv_heads, dec.dtype, dec.wide, dec.device)
             self.graphs, self.slots = None, Slots(slots, columns, *shape)
+        self.slots.clear_all()
         return self.slots
 
     def step(self, count: int, columns: int, truncates: bool) -> None:

@@ -109,6 +109,11 @@ class Slots:
         self.host["length"][slot] = 0
         self._changed.add("length")
 
+    def clear_all(self) -> None:
+        """Empty every slot: a rollout that was broken off leaves its sequences in them."""
+        self.host["length"][:] = 0
+        self._changed.add("length")
+
     def set_token(self, slot: int, token: int) -> None:
         """The token that a slot is fed next."""
         self.host["token"][slot] = token

@@ -160,6 +160,32 @@ def test_another_schedule_needs_no_other_engine() -> None:
         assert_same_samples(ours, plain, [(s, s) for s in range(4)])
 
 
+def test_a_rollout_that_was_broken_off_leaves_nothing_behind() -> None:
+    """Steps may run over empty slots: what a broken rollout left in them must not come to life."""
+    engine = with_pages(SPARSE, 200, max_batch=8)
+    prompts, options = make_prompts([30, 9, 2, 17]), {"max_new_tokens": 14, "seed": 2}
+    whole = engine.generate(prompts, 1, PLAIN, **options)  # type: ignore[arg-type]
+
+    def broken(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate(prompts * 2, 1, PLAIN, max_new_tokens=9, stop_tokens=(3,), on_end=broken)
+    seen = []
+    step = engine.runner.step
+
+    def watched(count: int, columns: int, truncates: bool) -> None:
+        assert engine.runner.slots is not None
+        seen.append((count, engine.runner.slots["length"].count_nonzero().item()))
+        step(count, columns, truncates)
+
+    engine.runner.step = watched  # type: ignore[method-assign]
+    again = engine.generate(prompts, 1, PLAIN, **options)  # type: ignore[arg-type]
+    assert_same_samples(again, whole, [(s, s) for s in range(4)])
+    assert all(count == used for count, used in seen)
+    assert engine.pages_held == 0
+
+
 def test_an_engine_goes_when_nobody_holds_it() -> None:
     """Its cache is most of a GPU's memory: it must not wait for a search for cycles."""
     engine = PagedEngine(small_model("qwen3", 2), SPARSE)
