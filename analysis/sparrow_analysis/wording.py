@@ -19,6 +19,8 @@ _BY = {"group": "settings", "model": "models", "page_size": "page sizes"}
 def headline(found: Answer) -> str:
     """The answer in one line."""
     if found.runs.empty:
+        if found.frames.tasks["stage"].eq("train").any():
+            return "Not enough runs to say: the files of every run are damaged"
         return "Curves only: this sweep trains nothing, so it cannot have a threshold"
     if found.differs:
         return "No single threshold: at the same p5, some settings collapse and others do not"
@@ -27,19 +29,20 @@ def headline(found: Answer) -> str:
 
 def details(found: Answer) -> list[str]:
     """What the headline rests on, and how far it carries, a sentence each."""
+    missing = len(found.frames.left_out)
+    be = _plural(missing, "is", "are")
+    damaged = [f"{missing} damaged {_plural(missing, 'point')} {be} left out."] if missing else []
     if found.runs.empty:
-        return [
-            "Train points are needed for a threshold; curves and schedules are below.",
-            NOTHING,
-        ]
+        needed = "Train points are needed for a threshold; curves and schedules are below."
+        return [needed, *damaged, NOTHING]
     lines = threshold_details(found.threshold)
     tests = one_for_all_sentences(found.tests)
-    cost = cheapest_sentences(found.choices)
+    rest = [*damaged, *cheapest_sentences(found.choices)]
     if not found.differs:
-        return [*lines, *tests, *cost]
+        return [*lines, *tests, *rest]
     each = [f"{name}: {threshold_headline(t)}." for name, t in found.by_setting.items()]
     dips = [_dipped(found.threshold)] if found.threshold.dipped else []
-    return [lines[0], *tests, *each, *dips, lines[-1], *cost]
+    return [lines[0], *tests, *each, *dips, lines[-1], *rest]
 
 
 def threshold_headline(t: Threshold) -> str:

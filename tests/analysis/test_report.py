@@ -267,3 +267,13 @@ def test_nothing_but_damage_is_one_clear_line(tmp_path: Path) -> None:
             path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(UserError, match=r"nothing can be read: .* is damaged: .* more like it"):
         write_report(read_sweep(sweep.path), tmp_path / "out")
+
+
+def test_a_sweep_whose_runs_are_all_damaged_is_no_sweep_of_curves_only(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path, SMALL)
+    for run in read_sweep(sweep.path).runs["run"]:
+        (sweep.point(run).path / "result.json").write_text("{")
+    found = answer(read_sweep(sweep.path))
+    assert headline(found) == "Not enough runs to say: the files of every run are damaged"
+    assert "3 damaged points are left out." in details(found)
+    assert "This sweep is not finished." in page(found, [])
