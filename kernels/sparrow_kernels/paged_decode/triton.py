@@ -1,10 +1,10 @@
 """Paged decode as one kernel, for every page or for chosen ones.
 
 A *row* is one KV head of one sequence. Its tokens, in the order in which they are attended to, are
-cut into chunks of a fixed number; a program takes one chunk of one row and walks over it in tiles.
-Where a row has several chunks, the program that arrives last merges them, in their order. How a row
-is cut depends on nothing but its own tokens and the launch settings: keeping every page gives the
-very bits of the dense call, and neighbours in the batch or the width of the choice change nothing.
+cut into chunks; a program takes one chunk of one row and walks over it in tiles. Where a row has
+several chunks, the program that arrives last merges them, in their order. How a row is cut depends
+on its own tokens, the number of rows and the launch settings alone: keeping every page gives the
+very bits of the dense call, and what other rows hold or how wide the choice is changes nothing.
 
 Slots beyond a sequence's length are never read. Shape suffixes as in naive.py.
 """
