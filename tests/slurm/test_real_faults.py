@@ -164,15 +164,15 @@ def test_without_accounting(real: MakeBackend, slurm: RealSlurm) -> None:
 
 
 def test_a_submitter_killed_twenty_times_loses_and_doubles_nothing(real: MakeBackend) -> None:
-    backend = real(more="array_cap: 2\n")
+    backend = real(more="array_cap: 1\n")
     rng = random.Random(20)
     plans: list[Plan] = []
     kills = cuts = 0
     while kills < 20:
-        plan = trains(9, name=f"fake{len(plans)}", steps=3)
+        plan = trains(5, name=f"fake{len(plans)}", steps=3)
         plans.append(plan)
         for _ in range(5):
-            # a whole submission is 9 points, then 1 line and 2 for each of 5 arrays
+            # a whole submission is a line a point, one more, and 2 for each of 5 arrays
             kills += kill_while_submitting(backend, plan, rng.randint(1, 9), rng.uniform(0, 0.05))
             cuts += "planned" in {s.state for s in backend.states(plan.name).values()}
     assert cuts >= 5  # they did come in the midst of it
