@@ -42,11 +42,14 @@ class RealSlurm:
     def kill(self, daemon: str) -> None:
         """SIGKILL a daemon: munged, mariadbd, slurmdbd, slurmctld, slurmd.n1, slurmd.n2.
 
-        slurmctld writes its state down up to 5 s late: a job that ended just before it was
-        killed would count as running for minutes, until Slurm asks the node.
+        slurmctld writes its state down up to 5 s late, and would come back believing in what
+        was before; so it is made to write, and killed at once.
         """
         if daemon == "slurmctld":
-            time.sleep(6)
+            state = STATE / "ctld" / "job_state"
+            before = state.stat().st_mtime_ns
+            run("scontrol", "reconfigure")
+            wait_for(lambda: state.stat().st_mtime_ns > before, 15)
         pid = self.pids()[daemon]
         assert pid is not None, f"{daemon} does not run"
         os.kill(pid, signal.SIGKILL)
@@ -84,5 +87,5 @@ def wait_for(what: Callable[[], object], seconds: float) -> float:
     began = time.monotonic()
     while not what():
         assert time.monotonic() - began < seconds, "waited too long"
-        time.sleep(0.1)
+        time.sleep(0.05)
     return time.monotonic() - began
