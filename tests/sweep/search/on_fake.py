@@ -24,7 +24,7 @@ def submit(file: Path, runs: Path, site: Path, *overrides: str) -> int:
     config = load_sweep(file, overrides)
     sweep = SweepFolder(runs / config.name)
     search = Controller(sweep, config, file.parent)
-    cluster = make_cluster(site, False, None, None, False)
+    cluster = make_cluster(site, False, config.launch, None, False)
     options = Options(retries=config.launch.retries, notes={"poll_s": POLL_S})
     try:
         return run_sweep(

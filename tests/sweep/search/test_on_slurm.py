@@ -44,6 +44,12 @@ def submit(files: list[Path], *overrides: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
+def begin(files: list[Path], *overrides: str) -> None:
+    """The command, which must go well."""
+    code, said = submit(files, *overrides)
+    assert code == 0, said
+
+
 def folder(files: list[Path]) -> SweepFolder:
     name = "b" if "method: bracket" in files[0].read_text() else "o"
     return SweepFolder(files[1] / name)
@@ -98,7 +104,7 @@ def test_it_runs_to_its_end_without_anybody(fake_slurm: FakeSlurm, files: list[P
 
 
 def test_a_second_controller_leaves(fake_slurm: FakeSlurm, files: list[Path]) -> None:
-    assert submit(files)[0] == 0
+    begin(files)
     sweep = folder(files)
     wait_until(lambda: lease_of(sweep).holder(), 60)
     second = subprocess.run(
@@ -117,7 +123,7 @@ def test_a_second_controller_leaves(fake_slurm: FakeSlurm, files: list[Path]) ->
 def test_more_trials_are_taken_up_by_the_controller_at_work(
     fake_slurm: FakeSlurm, files: list[Path]
 ) -> None:
-    assert submit(files, "sweep.optuna.trials=3")[0] == 0
+    begin(files, "sweep.optuna.trials=3")
     sweep = folder(files)
     wait_until(lambda: lease_of(sweep).holder(), 60)
     code, said = submit(files, "sweep.optuna.trials=5")
@@ -127,7 +133,7 @@ def test_more_trials_are_taken_up_by_the_controller_at_work(
 
 
 def test_it_is_started_again_when_preempted(fake_slurm: FakeSlurm, files: list[Path]) -> None:
-    assert submit(files)[0] == 0
+    begin(files)
     sweep = folder(files)
     wait_until(lambda: controllers(sweep) and lease_of(sweep).holder(), 60)
     job = next(e["job"] for e in Ledger(sweep.ledger_path).read() if e["event"] == "controller")
