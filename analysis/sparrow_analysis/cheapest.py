@@ -48,11 +48,15 @@ class Cheapest:
         return self.cost / self.dense_cost if self.dense_cost > 0 else math.nan
 
     def to_json(self) -> dict[str, object]:
-        """With `share`; numbers that are not finite are null."""
+        """With `share`; numbers that are not finite are null.
+
+        What was timed is left out: the same runs on another machine are the same answer.
+        """
         plain = {**vars(self), "share": self.share}
         return {
             k: None if isinstance(v, float) and not math.isfinite(v) else v
             for k, v in plain.items()
+            if k not in ("rollout_s", "dense_rollout_s")
         }
 
 

@@ -80,6 +80,14 @@ def test_the_cheapest_schedule_at_and_safely_above_the_threshold() -> None:
     assert (safe.page_size, safe.names, safe.share) == (8, "tau=0.9", 0.65)
 
 
+def test_the_answer_does_not_hold_what_was_timed() -> None:
+    told = [
+        [c.reaching.to_json() for c in choices(found, FOUND) if c.reaching is not None]
+        for found in (runs(), runs().assign(time_rollout_s=9.0))
+    ]
+    assert told[0] == told[1] and told[0][0]["share"] == 0.5
+
+
 def test_it_is_told_with_units_and_what_is_modelled() -> None:
     found = choices(runs(), FOUND)
     (line,) = cheapest_sentences(found)
