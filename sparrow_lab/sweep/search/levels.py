@@ -100,9 +100,11 @@ class Level:
         return self.unused(quorum)[: max(0, short - self.under_way)]
 
     def text(self) -> str:
-        """`2 of 2 collapsed`, with the runs that say nothing."""
+        """`2 of 2 collapsed`, with those that never rose, and the runs that say nothing."""
         silent = self.count("censored", "unknown", "failed", "refused")
+        idle = self.count("stagnated")
         said = f"{self.count('collapsed')} of {self.decided_runs} collapsed"
+        said += f", {idle} stagnated" if idle else ""
         return said + (f", {silent} without a verdict" if silent else "")
 
 

@@ -162,6 +162,7 @@ def test_levels_without_a_verdict_are_passed_by_and_then_given_up() -> None:
 def test_stagnated_runs_count_as_not_collapsed() -> None:
     done = Search(lambda v, s: "collapsed" if v < 0.5 else "stagnated")
     assert done.end.collapsed < 0.5 <= done.end.stable
+    assert done.end.levels[-1].text() == "0 of 2 collapsed, 2 stagnated"  # but they are told
 
 
 def runs(kind: str, *seeds: int) -> dict[int, Outcome | None]:
