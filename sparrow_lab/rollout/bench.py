@@ -65,7 +65,10 @@ def bench_tiny(
     def ours(schedule: Schedule) -> Callable[[], None]:
         def run() -> None:
             engine.set_schedule(schedule)
-            engine.generate(prompts, 1, RolloutConfig(), max_new_tokens=new_tokens)
+            # like the peer's, without hidden states, which only acceptance needs
+            engine.generate(
+                prompts, 1, RolloutConfig(), max_new_tokens=new_tokens, keep_hidden=False
+            )
 
         return run
 
