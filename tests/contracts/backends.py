@@ -69,7 +69,8 @@ class Backend:
 
     def run(self, plan: Plan, **options: Any) -> dict[str, str]:
         """Run the command, wait until nothing of the sweep runs; the states by id."""
-        self.submit(plan, **options)
+        code = self.submit(plan, **options)
+        assert code in (0, 1), self.said[-1]  # 1: points failed, on this machine
         return self.wait(plan)
 
     # ------------------------------------------------------------------ the sweep

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sparrow_lab.config.site import load_site
 from sparrow_lab.errors import UserError
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.run import run_sweep
-from sparrow_lab.sweep.slurm.cluster import make_cluster
+from sparrow_lab.sweep.slurm.cluster import Cluster
 from tests.sweep import fakes
 
 
@@ -26,7 +27,7 @@ def main(folder: str, plan_file: str, site: str, *settings: str) -> int:
     values = {key: json.loads(value) for key, _, value in (s.partition("=") for s in settings)}
     plan = Plan.from_json(json.loads(Path(plan_file).read_text()))
     try:
-        cluster = None if site == "-" else make_cluster(Path(site), False, None, None, False)
+        cluster = None if site == "-" else Cluster(load_site(site), Path(site))
         notes = {} if cluster is None else {"site": cluster.to_json()}
         options = Options.from_json({"parallel": 4, "grace_s": 20, "notes": notes, **values})
         return run_sweep(
