@@ -51,10 +51,11 @@ def html(url: str, size: tuple[int, int] = (1600, 1000), wait_s: int = 30) -> st
 def html_with(url: str, *needed: str, size: tuple[int, int] = (1600, 1000)) -> str:
     """The page's document once it holds all of `needed`; a busy machine is given longer.
 
-    Fails with what was missing after the third, longest, look.
+    Fails with what was missing after the fifth look: a page's own clock may run out while a busy
+    machine has not drawn yet.
     """
     missing: list[str] = []
-    for wait_s in (20, 45, 90):
+    for wait_s in (20, 45, 90, 90, 90):
         document = html(url, size, wait_s)
         text = visible(document)
         missing = [part for part in needed if part not in text and part not in document]
