@@ -26,12 +26,18 @@ class Controller:
         (self.store.folder / "scripts").mkdir(exist_ok=True)
 
     def run(self) -> None:
-        """Until SIGTERM; the jobs are then left to whoever stops the controller."""
+        """Until SIGTERM; the jobs are then left to whoever stops the controller.
+
+        When whoever started it has died without a word, it ends them itself.
+        """
         stop: list[int] = []
         signal.signal(signal.SIGTERM, lambda number, _: stop.append(number))
-        while not stop:
+        parent = os.getppid()
+        while not stop and os.getppid() == parent:
             self.turn()
             time.sleep(TICK_S)
+        if not stop:
+            processes.kill_everything(self.store.folder)
 
     def turn(self) -> None:
         """Take in what has ended, end what is to end, start what may start."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sparrow_lab.fake_slurm import FakeSlurm
@@ -174,3 +177,28 @@ def test_a_job_without_a_folder_for_its_output_fails_without_a_word(
 ) -> None:
     job = submit("true", f"--output={tmp_path}/nowhere/out")
     wait_until(lambda: accounted(job) == "FAILED|0:53")
+
+
+def test_nothing_runs_on_when_whoever_started_it_was_killed(tmp_path: Path) -> None:
+    code = (
+        "import os, subprocess, sys, time\nfrom pathlib import Path\n"
+        "from sparrow_lab.fake_slurm import FakeSlurm\n"
+        "fake = FakeSlurm(Path(sys.argv[1])); fake.start(); os.environ['PATH'] = fake.path\n"
+        "script = '#!/bin/sh\\nexec sleep 100\\n'\n"
+        "subprocess.run(['sbatch'], input=script, text=True)\n"
+        "while 'RUNNING' not in fake.states().values(): time.sleep(0.02)\n"
+        "print(fake._controller.pid, fake.tasks()[0]['pid'], flush=True); os.kill(os.getpid(), 9)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "slurm")], stdout=subprocess.PIPE, text=True
+    ).stdout
+    pids = [int(word) for word in said.split()[-2:]]
+    wait_until(lambda: not any(alive(pid) for pid in pids))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process lives and is no zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
