@@ -185,7 +185,7 @@ def test_nothing_runs_on_when_whoever_started_it_was_killed(tmp_path: Path) -> N
         "from sparrow_lab.fake_slurm import FakeSlurm\n"
         "fake = FakeSlurm(Path(sys.argv[1])); fake.start(); os.environ['PATH'] = fake.path\n"
         "script = '#!/bin/sh\\nexec sleep 100\\n'\n"
-        "subprocess.run(['sbatch'], input=script, text=True)\n"
+        "subprocess.run(['sbatch', '--output=/dev/null'], input=script, text=True)\n"
         "while 'RUNNING' not in fake.states().values(): time.sleep(0.02)\n"
         "print(fake._controller.pid, fake.tasks()[0]['pid'], flush=True); os.kill(os.getpid(), 9)\n"
     )
