@@ -109,7 +109,8 @@ def test_a_job_killed_without_a_word_goes_on_from_its_checkpoint(real: MakeBacke
 
 def test_on_a_lost_node_the_old_copy_gives_way(real: MakeBackend, slurm: RealSlurm) -> None:
     backend = real()
-    plan = trains(1, steps=800, every=10, sleep=0.05)
+    # longer than Slurm takes to give the node up and to start the job again: 25 to 45 s
+    plan = trains(1, steps=1400, every=10, sleep=0.05)
     backend.submit(plan)
     backend.until_step("7a000", 20)
     old = backend.worker("7a000")
