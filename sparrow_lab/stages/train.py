@@ -77,7 +77,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
                 state = {**must_agree, "history": history}
                 save_checkpoint(ctx.attempt.checkpoints, step + 1, model, trainer.optimizer, state)
             if stop:
-                raise Interrupted(f"asked to stop after step {step}")
+                raise Interrupted(f"asked to stop after step {step + 1}")
         histograms.flush(steps)
     _save_final(ctx.folder.path / "final", model, tokenizer)
     return _result(ctx, schedule)
