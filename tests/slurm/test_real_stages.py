@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
 
 SETTINGS = (
     "sweep.axes.sparsity.schedule=[{tau: 0.8}]",
-    "base.train.steps=8",
+    "base.train.steps=60",  # long enough that a requeue comes before the end
     "base.train.checkpoint_every=100",  # but for the one that the signal makes
     "base.train.prompts=4",
 )

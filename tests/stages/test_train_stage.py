@@ -296,9 +296,7 @@ def test_a_checkpoint_of_another_model_is_refused(
     point = sweep.point("7a00")
     data = json.loads((point.path / "point.json").read_text())
     data["config"]["model"]["name"] = "tiny-m"
-    (sweep.path / "plan.json").write_text(
-        json.dumps({"schema": 1, "name": "model", "verdict": {}, "points": [data]})
-    )
+    (point.path / "point.json").write_text(json.dumps(data))
     with pytest.raises(UserError, match=r"shape \(.*64.*\), the model has \(.*128"):
         run(sweep, "7a00", train=stage)
 
