@@ -119,6 +119,8 @@ def finish_half(sweep: SweepFolder, fake: FakeSlurm) -> None:
 def measure(command: Sequence[str], environment: Mapping[str, str]) -> tuple[float, float, float]:
     """Seconds, CPU seconds and peak megabytes of a command, with the programs that it called.
 
+    On Linux the peak is at least what the calling process holds, which a child begins with.
+
     Raises UserError with its last words when it fails.
     """
     began = time.perf_counter()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,7 +26,13 @@ def test_the_experiment_has_about_so_many_points(points: int, tmp_path: Path) ->
 
 def test_time_and_memory_of_a_command() -> None:
     code = "import time; data = bytearray(80_000_000); time.sleep(0.3)"
-    seconds, cpu_s, peak_mb = bench.measure([sys.executable, "-c", code], {})
+    # by a small process, as the command is: Linux counts the memory that a child began with
+    asked = (
+        "import json, sys; from sparrow_lab.sweep import bench; "
+        f"print(json.dumps(bench.measure([sys.executable, '-c', {code!r}], {{}})))"
+    )
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    seconds, cpu_s, peak_mb = json.loads(done.stdout)
     assert 0.3 <= seconds < 20 and 0 < cpu_s < seconds and 80 <= peak_mb < 300
     with pytest.raises(UserError, match="ValueError: no"):
         bench.measure([sys.executable, "-c", "raise ValueError('no')"], {})

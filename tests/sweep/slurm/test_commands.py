@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -295,5 +296,6 @@ def test_watching_ends_with_the_sweep_and_its_code(
     console = Console(file=io.StringIO(), record=True, width=200)
     assert cluster.after(handed.sweep, console, None) == 1
     said = console.export_text()
-    assert "fake: 0 of 7 points done" in said and "5 done, 1 held, 1 failed" in said
+    # how many were done at the first look depends on the machine
+    assert re.search(r"fake: \d of 7 points done", said) and "5 done, 1 held, 1 failed" in said
     assert "no luck at step 2" in said
