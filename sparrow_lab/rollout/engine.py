@@ -50,12 +50,7 @@ class RolloutEngine:
         Raises:
             UserError: it is sparse, but keeps every layer of the model dense.
         """
-        if not schedule.is_dense and schedule.dense_layers >= self.decoder.layers:
-            raise UserError(
-                f"{schedule.dense_layers} dense layers leave none of the model's "
-                f"{self.decoder.layers} layers sparse",
-                "sparsity.dense_layers",
-            )
+        schedule.check_layers(self.decoder.layers)
         self.schedule = schedule
 
     def refresh(self) -> None:

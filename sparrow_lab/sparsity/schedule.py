@@ -211,6 +211,19 @@ class Schedule:
         text = json.dumps(decides, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 
+    def check_layers(self, layers: int) -> None:
+        """Refuse a model of so many layers if a sparse schedule would leave none of them sparse.
+
+        Raises:
+            UserError: names both numbers.
+        """
+        if not self.is_dense and self.dense_layers >= layers:
+            raise UserError(
+                f"{self.dense_layers} dense layers leave none of the model's "
+                f"{layers} layers sparse",
+                "sparsity.dense_layers",
+            )
+
     def check_fits(
         self,
         page_size: int,

@@ -193,6 +193,7 @@ def test_nothing_runs_on_when_whoever_started_it_was_killed(tmp_path: Path) -> N
         [sys.executable, "-c", code, str(tmp_path / "slurm")], stdout=subprocess.PIPE, text=True
     ).stdout
     pids = [int(word) for word in said.split()[-2:]]
+    assert len(pids) == 2, "the controller and its job never ran"
     wait_until(lambda: not any(alive(pid) for pid in pids))
 
 

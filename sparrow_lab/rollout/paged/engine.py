@@ -15,7 +15,6 @@ import numpy.typing as npt
 import torch
 
 from sparrow_lab.config.schema import RolloutConfig
-from sparrow_lab.errors import UserError
 from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.rollout.decoder import Decoder
 from sparrow_lab.rollout.paged.device_decoder import DeviceDecoder
@@ -79,12 +78,7 @@ class PagedEngine:
         Raises:
             UserError: it is sparse, but keeps every layer of the model dense.
         """
-        if not schedule.is_dense and schedule.dense_layers >= self.decoder.layers:
-            raise UserError(
-                f"{schedule.dense_layers} dense layers leave none of the model's "
-                f"{self.decoder.layers} layers sparse",
-                "sparsity.dense_layers",
-            )
+        schedule.check_layers(self.decoder.layers)
         self.runner.follow(schedule)
         self.schedule = schedule
 
