@@ -11,7 +11,7 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.runs.atomic import write_bytes
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
-from sparrow_lab.runs.notes import Note
+from sparrow_lab.runs.notes import read_notes
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep import queue
 from sparrow_lab.sweep.difference import Difference, against_folder, stage_counts
@@ -93,7 +93,8 @@ def run_sweep(
         _say(console, f"{plan.name}: {search.method.title}: {search.method.most()}")
     else:
         show_difference(console, plan, difference, prune)
-    done = finished(sweep, difference) if search is None else None
+    unpruned = prune and search is None and bool(left_behind(sweep, plan))
+    done = finished(sweep, difference) if search is None and not unpruned else None
     if done is not None:
         _end(console, sweep, done)
         return 0
@@ -104,8 +105,8 @@ def run_sweep(
                 plan = _begin(sweep, search, cluster)
             difference = against_folder(sweep, plan)
             _write(sweep, plan, source, difference)
-            if prune and difference.dropped:
-                _prune(sweep, difference, console)
+            if prune:
+                _prune(sweep, plan, console)
             if first is not None:
                 options = replace(options, only=frozenset(queue.first_points(plan.points, first)))
             if cluster is not None and search is not None:
@@ -216,12 +217,27 @@ def _write(sweep: SweepFolder, plan: Plan, source: bytes, difference: Difference
     )
 
 
-def _prune(sweep: SweepFolder, difference: Difference, console: Console) -> None:
-    """Cancel what is dropped and not done: its workers save and leave, its jobs are cancelled."""
+def left_behind(sweep: SweepFolder, plan: Plan) -> list[PointState]:
+    """Points that this plan or an earlier one dropped, neither done nor cancelled since."""
+    notes = read_notes(Ledger(sweep.ledger_path).read())
+    planned = {p.id for p in plan.points}
+    left = []
+    for point_id, note in notes.points.items():
+        folder = sweep.point(point_id)
+        if point_id in planned or note.cancelled or not folder.path.is_dir():
+            continue
+        state = own_state(sweep, folder.read_point(), note)
+        if state.state != "done":
+            left.append(state)
+    return left
+
+
+def _prune(sweep: SweepFolder, plan: Plan, console: Console) -> None:
+    """Cancel what is left behind: its workers save and leave, its jobs are cancelled."""
     from sparrow_lab.sweep.decide import cancel_points
 
-    states = {p.id: own_state(sweep, p, Note()) for p in difference.dropped}
-    cancel_points(sweep, [s for s in states.values() if s.state != "done"], console)
+    if left := left_behind(sweep, plan):
+        cancel_points(sweep, left, console)
 
 
 def _finish(console: Console, tracker: Tracker, stopped: bool) -> None:
