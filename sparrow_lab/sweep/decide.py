@@ -20,7 +20,7 @@ from sparrow_lab.sweep.run import ROUND_S, launch
 from sparrow_lab.sweep.search.controller import stop_search
 from sparrow_lab.sweep.select import matching, parse_where
 from sparrow_lab.sweep.settle import settle
-from sparrow_lab.sweep.states import PointState, read_states
+from sparrow_lab.sweep.states import PointState, left_behind, read_states
 from sparrow_lab.sweep.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ TICK_S = 0.2
 def cancel(
     sweep: SweepFolder, where: Sequence[str], console: Console, grace_s: float | None = None
 ) -> int:
-    """Cancel the unfinished points that `where` chooses; all of them when it is empty.
+    """Cancel the unfinished points that `where` chooses; when it is empty all of them, also those
+    that have left the file.
 
     The decision is written first, so that a launcher and the workers see it. Running
     points are asked to save and leave, and killed after the grace. With the whole of an
@@ -44,6 +45,8 @@ def cancel(
     chosen = {p.id for p in matching(plan.points, parse_where(where))}
     states = read_states(sweep, plan)
     now = [s for i, s in states.items() if i in chosen and s.state not in ("done", "cancelled")]
+    if not where:
+        now += left_behind(sweep, plan)
     cancel_points(sweep, now, console, grace_s)
     return 0
 
@@ -69,7 +72,8 @@ def cancel_points(
     if lock_owner(sweep) is None:
         for job in jobs:
             settle(job, 0)
-    said = f"{count(len(now), 'point')} cancelled, {len(jobs)} of them running until now"
+    running = sum(s.state == "running" for s in now)
+    said = f"{count(len(now), 'point')} cancelled, {running} of them running until now"
     console.print(said, highlight=False)
     if any(notes.submission_of(i) for i in ids):
         from sparrow_lab.sweep.slurm.stop import cancel_jobs

@@ -11,7 +11,6 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.runs.atomic import write_bytes
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
-from sparrow_lab.runs.notes import read_notes
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep import queue
 from sparrow_lab.sweep.difference import Difference, against_folder, stage_counts
@@ -19,7 +18,7 @@ from sparrow_lab.sweep.guards import check_folder
 from sparrow_lab.sweep.lock import sweep_lock
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.preview import render
-from sparrow_lab.sweep.states import PointState, own_state, read_states
+from sparrow_lab.sweep.states import PointState, left_behind, read_states
 from sparrow_lab.sweep.summary import closing_lines, exit_code
 
 if TYPE_CHECKING:
@@ -215,21 +214,6 @@ def _write(sweep: SweepFolder, plan: Plan, source: bytes, difference: Difference
         [{"event": "planned", "point": p.id, "stage": p.stage} for p in difference.new]
         + [{"event": "dropped", "point": p.id, "stage": p.stage} for p in difference.dropped]
     )
-
-
-def left_behind(sweep: SweepFolder, plan: Plan) -> list[PointState]:
-    """Points that this plan or an earlier one dropped, neither done nor cancelled since."""
-    notes = read_notes(Ledger(sweep.ledger_path).read())
-    planned = {p.id for p in plan.points}
-    left = []
-    for point_id, note in notes.points.items():
-        folder = sweep.point(point_id)
-        if point_id in planned or note.cancelled or not folder.path.is_dir():
-            continue
-        state = own_state(sweep, folder.read_point(), note)
-        if state.state != "done":
-            left.append(state)
-    return left
 
 
 def _prune(sweep: SweepFolder, plan: Plan, console: Console) -> None:

@@ -131,6 +131,21 @@ def own_state(sweep: SweepFolder, point: PlannedPoint, note: Note) -> PointState
     return PointState(point, "planned", attempt=latest)
 
 
+def left_behind(sweep: SweepFolder, plan: Plan) -> list[PointState]:
+    """Points that this plan or an earlier one dropped, neither done nor cancelled since."""
+    notes = read_notes(Ledger(sweep.ledger_path).read())
+    planned = {p.id for p in plan.points}
+    left = []
+    for point_id, note in notes.points.items():
+        folder = sweep.point(point_id)
+        if point_id in planned or note.cancelled or not folder.path.is_dir():
+            continue
+        state = own_state(sweep, folder.read_point(), note)
+        if state.state != "done":
+            left.append(state)
+    return left
+
+
 def held_by_needs(states: Iterable[PointState]) -> dict[str, PointState]:
     """Mark what cannot start because something it needs failed; needs come first."""
     seen: dict[str, PointState] = {}

@@ -153,6 +153,17 @@ def test_an_extended_axis_and_a_dropped_value(
     assert "2 jobs cancelled" in out
 
 
+def test_cancel_takes_what_has_left_the_file_too(
+    waiting: FakeSlurm, call: Call, tmp_path: Path
+) -> None:
+    call(*sweep(tmp_path))
+    (tmp_path / "small.yaml").write_text(EXPERIMENT.replace("seed: [0, 1]", "seed: [1]"))
+    code, _, _ = call(*sweep(tmp_path))
+    assert code == 0 and read_queue().elements
+    assert call("cancel", "small")[0] == 0
+    assert not read_queue().elements
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [(("--local",), "--site and --local exclude each other"), (("--site", "no.yaml"), "no.yaml")],
