@@ -105,19 +105,19 @@ class Launcher:
             else:
                 self.jobs.remove(job)
                 self._ended(job)
-        grown = False
+        moved = False
         if self.stop:
             self.workers.stop(self.stop.hard)
             self.view.stopping(self.stop.hard, len(self.jobs), self.options.grace_s)
         else:
             self.workers.keep_time(self._is_cancelled)
             grown = self._grow()
-            self._start_ready()
+            moved = self._start_ready() or grown
         if self.jobs and self.began is not None:
             self.began()
             self.began = None
         self.view.update(self.sweep, self.states, self.jobs, self.options)
-        return grown or any(self._selected(i) for job in self.jobs for i in job.points)
+        return moved or any(self._selected(i) for job in self.jobs for i in job.points)
 
     def _grow(self) -> bool:
         """Take in the points that a search has added to the plan."""
@@ -169,8 +169,13 @@ class Launcher:
 
     # ------------------------------------------------------------------ starting
 
-    def _start_ready(self) -> None:
-        """Start what is ready, in plan order, while there is room."""
+    def _start_ready(self) -> bool:
+        """Start what is ready, in plan order, while there is room.
+
+        Returns whether a point was finished as another name of one that ran: what needs it may
+        be ready now, with no job left that would bring about another look.
+        """
+        finished = False
         plain: dict[str, State] = {i: s.state for i, s in self.states.items()}
         wanted = [p for p in self.plan.points if self._selected(p.id)]
         for point in queue.ready(wanted, plain):
@@ -180,10 +185,14 @@ class Launcher:
             if held:
                 self._hold(point, held)
                 continue
-            if not self.workers.room(point) or not self._runs_itself(point):
+            if not self.workers.room(point):
+                continue
+            if not self._runs_itself(point):
+                finished = finished or self.states[point.id].state == "done"
                 continue
             plain = {i: s.state for i, s in self.states.items()}
             self._submit(queue.with_followers(point, wanted, plain))
+        return finished
 
     def _runs_itself(self, point: PlannedPoint) -> bool:
         """Whether the point has to run; else it is finished, held or left waiting here."""

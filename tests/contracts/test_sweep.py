@@ -132,6 +132,17 @@ def test_one_run_with_several_names_runs_once(backend: Backend) -> None:
     assert sum(begun) == 1
 
 
+def test_another_name_of_a_run_that_is_long_done_is_finished_with_its_evaluation(
+    backend: Backend,
+) -> None:
+    backend.run(fakes.make_plan(taus=[0.8], digest="the same schedule"))
+    states = backend.run(fakes.make_plan(taus=[0.8, 0.9], digest="the same schedule"))
+    assert len(states) == 7 and set(states.values()) == {"done"}
+    evaluation = backend.sweep().point("e0001000").read_result() or {}
+    assert evaluation["alias_of"] == "e0000000"
+    assert fakes.starts(backend.sweep().point("7a001000").path) == 0
+
+
 def test_a_cancelled_point_stays_cancelled(backend: Backend) -> None:
     plan = fakes.make_plan(taus=[0.8, 0.9], of={(0.9, 0): {"steps": 2000, "sleep": 0.05}})
     process = backend.start(plan)
