@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sparrow_lab.models.families import check_supported
 from sparrow_lab.rollout.lora import LayerLora, base_of, fuse_lora, has_adapters
+from sparrow_lab.rollout.products import add_product, linear
 from sparrow_lab.rollout.weights import LayerWeights, fuse_layer
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Decoder:
         w = self._weights[i]
         N, K, G, D = len(x_NM), self.kv_heads, self.group, self.head_dim
         normed = self._normed(x_NM, w.norm_in)
-        y = F.linear(normed, w.qkv, w.qkv_bias)
+        y = linear(normed, w.qkv, w.qkv_bias)
         if on_N1 is not None and (part := self._lora[i].qkv) is not None:
             part.add_to(y, normed, on_N1)
         y = y.to(self.wide) if self._is_half else y
@@ -164,15 +165,15 @@ class Decoder:
         """Residual stream after the layer, written into `x_NM`, given attention's [N, H * D]."""
         w = self._weights[i]
         lora = None if on_N1 is None else self._lora[i]
-        x_NM.addmm_(attended, w.out)
+        add_product(x_NM, attended, w.out)
         if lora is not None and on_N1 is not None and lora.out is not None:
             lora.out.add_to(x_NM, attended, on_N1)
         normed = self._normed(x_NM, w.norm_mlp)
-        both = F.linear(normed, w.gate_up)
+        both = linear(normed, w.gate_up)
         if lora is not None and on_N1 is not None and lora.gate_up is not None:
             lora.gate_up.add_to(both, normed, on_N1)
         inner = self._gated(both)
-        x_NM.addmm_(inner, w.down)
+        add_product(x_NM, inner, w.down)
         if lora is not None and on_N1 is not None and lora.down is not None:
             lora.down.add_to(x_NM, inner, on_N1)
         return x_NM
@@ -187,7 +188,7 @@ class Decoder:
 
     def scores(self, hidden: Tensor) -> Tensor:
         """[..., M] -> logits [..., V] as the head gives them, in its dtype."""
-        return F.linear(hidden, self.head)
+        return linear(hidden, self.head)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., M] -> [..., V] in float32 or better."""
