@@ -74,8 +74,10 @@ types: dev  ## mypy --strict on the three packages
 imports: dev  ## no room imports one above it; no torch where none belongs
 	$(BIN)/lint-imports --no-logo
 
+# By file, because fixtures of a file are dear; each worker takes one to two GB.
 unit: dev  ## pytest without gpu, slurm and browser; ARGS='-k name' narrows it
-	$(BIN)/python -m pytest -m 'not gpu and not slurm and not browser' $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile \
+		-m 'not gpu and not slurm and not browser' $(ARGS)
 
 test-browser: dev  ## the MLflow pages in a headless Chromium
 	$(BIN)/python -m pytest -m browser $(ARGS)

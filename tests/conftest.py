@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -101,6 +102,21 @@ def pytest_deselected(items: Sequence[pytest.Item]) -> None:
     for item in items:
         names = [name for name in special if item.get_closest_marker(name)]
         _deselected["marked " + ", ".join(names) if names else "not asked for"] += 1
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of pytest-xdist hands its counts to the process that sums up."""
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["deselected"] = dict(_deselected)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take over a worker's counts; each worker sees all tests, so any one's are the whole."""
+    told = getattr(node, "workeroutput", {}).get("deselected", {})
+    for name, count in told.items():
+        _deselected[name] = max(_deselected[name], count)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
