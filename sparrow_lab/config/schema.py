@@ -27,14 +27,19 @@ SCHEMA_VERSION = 1
 
 
 class ModelConfig(Strict):
-    """Which weights are trained."""
+    """Which weights are trained, where and how precisely."""
 
     name: str = "tiny-s"
     """A built-in tiny model (tiny-s, tiny-m, tiny-l), a local folder, or a hub id."""
     warm_start: int = Field(0, ge=0)
     """Which of the shipped warm starts of a tiny model; ignored for other models."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Precision of weights and of the rollout; logits are always at least float32."""
+    """Precision of weights, rollout and updates; logits are always at least float32. float32 on
+    a GPU too, unless stated: an update of 1e-6 is lost in a weight of bfloat16."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the stages load, roll out and train it. `cuda` is the first GPU that a worker is shown;
+    which one that is, CUDA_VISIBLE_DEVICES or the scheduler says, and no result depends on it.
+    A GPU's results differ from a CPU's in rounding, so it is part of the id."""
     fingerprint: str | None = None
     """Of a local folder's content; filled in when the sweep is planned."""
 
@@ -268,7 +273,7 @@ class LaunchConfig(Strict):
     """Where and how workers run; never part of an id."""
 
     parallel: int | None = Field(None, ge=1)
-    """Workers at once; null fits the cores."""
+    """Workers at once; null fits the cores, and lets one worker at a time have a GPU."""
     timeout_min: int = Field(720, ge=1)
     retries: int = Field(1, ge=0)
     """New attempts after a crash, per stage of a point."""

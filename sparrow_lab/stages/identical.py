@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from sparrow_lab.config.later import without_later
 from sparrow_lab.runs.atomic import read_json
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.plan import PlannedPoint
@@ -46,7 +47,7 @@ def effective_key(sweep: SweepFolder, point: PlannedPoint) -> str | None:
 
 def training_key(config: Mapping[str, Any], digest: str) -> str:
     """What decides a training run, from its config and the digest of its schedule."""
-    rest = {k: v for k, v in config.items() if k not in LEFT_OUT}
+    rest = without_later({k: v for k, v in config.items() if k not in LEFT_OUT})
     return _hash({"stage": "train", "schedule": digest, "config": rest})
 
 

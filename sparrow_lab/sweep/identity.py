@@ -12,6 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from sparrow_lab.config.later import without, without_later
 from sparrow_lab.config.schema import SCHEMA_VERSION, Stage
 from sparrow_lab.sweep.canonical import Config, form, ignored
 
@@ -20,13 +21,6 @@ DIGITS = 16
 _BEFORE_TRAINING = ("model", "task", "sparsity", "rollout", "calibrate", "threads")
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-LATER: dict[str, Any] = {}
-"""Science fields added after the first release, as dotted path and default.
-
-At its default such a field is left out of the hash, so that finished work keeps its id
-through an upgrade. Write a new field here in the commit that adds it to the schema.
-"""
 
 
 def canonical_json(value: Any) -> str:
@@ -92,25 +86,8 @@ def _sections(config: Config, stage: Stage, *names: str) -> Config:
     if "sparsity" in sections:
         sections["sparsity"] = {**sections["sparsity"], "schedule": _schedule_source(config)}
     for path in ignored(config, stage):
-        sections = _without(sections, path.split("."))
-    for path, default in LATER.items():
-        sections = _without(sections, path.split("."), default)
-    return sections
-
-
-_ANYTHING = object()
-
-
-def _without(mapping: Config, keys: list[str], only_if: Any = _ANYTHING) -> Config:
-    """Return a copy without one nested key, if it is there (and has the value `only_if`)."""
-    key, *rest = keys
-    if key not in mapping:
-        return mapping
-    if rest:
-        return {**mapping, key: _without(mapping[key], rest, only_if)}
-    if only_if is not _ANYTHING and mapping[key] != only_if:
-        return mapping
-    return {k: v for k, v in mapping.items() if k != key}
+        sections = without(sections, path.split("."))
+    return without_later(sections)
 
 
 def _schedule_source(config: Config) -> Mapping[str, Any]:

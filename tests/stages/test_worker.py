@@ -18,7 +18,7 @@ from sparrow_lab.runs.layout import PointFolder, SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.stages import StageContext, run_task
-from sparrow_lab.stages.identical import effective_key
+from sparrow_lab.stages.identical import effective_key, training_key
 from tests.sweep import fakes
 
 Stages = dict[str, str]
@@ -322,6 +322,15 @@ def test_other_seeds_and_other_schedules_are_other_runs(make: Callable[..., Swee
         points = [p for p in sweep.read_plan().points if p.stage == "train"]
         keys = {effective_key(sweep, p) for p in points}
         assert None not in keys and len(keys) == runs
+
+
+def test_a_later_field_at_its_default_leaves_a_run_the_same_run() -> None:
+    """A plan of an older version does not have it: its runs are still those of a newer one."""
+    config = fakes.make_point("7a00", "train").config
+    older = {**config, "model": {k: v for k, v in config["model"].items() if k != "device"}}
+    on_gpu = {**config, "model": {**config["model"], "device": "cuda"}}
+    assert older != config and training_key(older, "d") == training_key(config, "d")
+    assert training_key(on_gpu, "d") != training_key(config, "d")
 
 
 def test_a_schedule_without_a_digest_shares_nothing(make: Callable[..., SweepFolder]) -> None:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparrow_lab.config import later
 from sparrow_lab.config.fields import all_paths, lookup
 from sparrow_lab.config.schema import SweepConfig
 from sparrow_lab.runs.plan import Plan
-from sparrow_lab.sweep import identity
+from sparrow_lab.sweep.canonical import defaults
 from sparrow_lab.sweep.identity import canonical_json, digest
 from sparrow_lab.sweep.plan import make_plan
 
@@ -97,6 +98,7 @@ SCIENCE: dict[str, tuple[Any, str]] = {
     "model.name": ("tiny-s", "calibrate"),
     "model.warm_start": (1, "calibrate"),
     "model.dtype": ("float64", "calibrate"),
+    "model.device": ("cuda", "calibrate"),
     "task.params": ({"pairs": 12}, "calibrate"),
     "task.max_new_tokens": (20, "calibrate"),
     "sparsity.page_size": (4, "calibrate"),
@@ -235,12 +237,20 @@ def test_a_field_that_a_later_version_adds_leaves_old_ids_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As if `train.kl_coef` had been added after BASE was run."""
-    monkeypatch.setitem(identity.LATER, "train.kl_coef", 0.0)
+    monkeypatch.setitem(later.LATER, "train.kl_coef", 0.0)
     upgraded, used = ids(BASE), ids(changed("train.kl_coef", 0.5))
-    monkeypatch.delitem(identity.LATER, "train.kl_coef")
+    monkeypatch.delitem(later.LATER, "train.kl_coef")
     assert upgraded["calibrate"] == ids(BASE)["calibrate"]
     assert upgraded["train"] != ids(BASE)["train"], "left out of the hash"
     assert used == ids(changed("train.kl_coef", 0.5)), "in the hash once it is used"
+
+
+@pytest.mark.parametrize("path", later.LATER)
+def test_a_later_field_has_its_default_in_the_schema(path: str) -> None:
+    section, _, key = path.partition(".")
+    assert defaults()[section][key] == later.LATER[path]
+    written = changed(path, later.LATER[path])
+    assert ids(written) == ids(BASE) == GOLDEN_TAU
 
 
 def shuffled(value: Any, data: st.DataObject) -> Any:
