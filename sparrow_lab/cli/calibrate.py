@@ -50,7 +50,7 @@ def command(
 
     console = Console(stderr=True)
     torch.set_num_threads(point.threads)
-    loaded, tokenizer = load_model(point.model, "cpu")
+    loaded, tokenizer = load_model(point.model)
     task = make_task(point.task, tokenizer)
     with console.status("calibrating") as status:
 

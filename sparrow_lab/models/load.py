@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sparrow_lab.config.schema import ModelConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.models.checks import check_config, check_probes, check_weights, read_provenance
+from sparrow_lab.models.device import check_device
 from sparrow_lab.models.hub import hub_file, split_revision
 from sparrow_lab.models.shape import find_folder, model_shape, read_config
 
@@ -23,17 +24,24 @@ __all__ = ["load_model", "model_shape"]
 
 
 def load_model(
-    config: ModelConfig, device: str = "cpu"
+    config: ModelConfig, device: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """The model in evaluation mode on `device`, in `config.dtype`, and its tokenizer.
+    """The model in evaluation mode, in `config.dtype`, and its tokenizer.
 
     Weights are read from safetensors only, and a model's own Python code is never run.
 
+    Args:
+        device: where to put it; None: on `config.device`.
+
     Raises:
-        UserError: anything about the name, the folder or the hub that the user can put right.
+        UserError: anything about the name, the folder, the hub or the device that the user can
+            put right.
     """
+    place, where = (config.device, "model.device") if device is None else (device, "device")
+    check_device(place, where)
     with quiet():
-        return _load(config, device)
+        model, tokenizer = _load(config)
+        return _placed(model, place, where), tokenizer
 
 
 @contextmanager
@@ -50,12 +58,12 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _load(config: ModelConfig, device: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _load(config: ModelConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from sparrow_lab.models.tiny import TINY, load_tiny
 
     if config.name in TINY:
         tiny, symbols = load_tiny(config.name, config.warm_start, config.dtype)
-        return _placed(tiny, device), symbols
+        return tiny, symbols
     folder = find_folder(config.name)
     where = f"model.name {config.name}"
     if folder is not None:
@@ -72,7 +80,7 @@ def _load(config: ModelConfig, device: str) -> tuple[PreTrainedModel, PreTrained
         check_probes(tokenizer, provenance.get("probes", {}), where)
     model = _load_weights(source, revision, config.dtype, where)
     _check_fit(model, tokenizer, where)
-    return _placed(model, device), tokenizer
+    return model, tokenizer
 
 
 def _load_weights(source: str, revision: str | None, dtype: str, where: str) -> PreTrainedModel:
@@ -132,7 +140,7 @@ def _check_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, where
         )
 
 
-def _placed(model: PreTrainedModel, device: str) -> PreTrainedModel:
+def _placed(model: PreTrainedModel, device: str, where: str) -> PreTrainedModel:
     """The model on a device.
 
     Raises:
@@ -143,6 +151,6 @@ def _placed(model: PreTrainedModel, device: str) -> PreTrainedModel:
             model.to(device)  # type: ignore[arg-type]
         except (RuntimeError, AssertionError) as error:
             first = str(error).splitlines()[0]
-            raise UserError(f"the model cannot be put on '{device}': {first}", "device") from None
+            raise UserError(f"the model cannot be put on '{device}': {first}", where) from None
     model.eval()
     return model

@@ -275,7 +275,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
         print(f"{done}/{total} {note}", flush=True)
         ctx.progress(done, total, note)
 
-    model, tokenizer = load_model(ctx.config.model, "cpu")
+    model, tokenizer = load_model(ctx.config.model)
     task = make_task(ctx.config.task, tokenizer)
     curve, kept = measure_curve(model, task, ctx.config, progress)
     table = counts_table(kept, ctx.config.calibrate.bin_width)

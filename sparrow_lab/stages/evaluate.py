@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparrow_lab.config.schema import ModelConfig
 from sparrow_lab.models.load import load_model
 from sparrow_lab.stages.context import StageContext
 from sparrow_lab.stages.train import load_schedule
@@ -25,8 +24,8 @@ def run(ctx: StageContext) -> dict[str, Any]:
     point = trained.read_point()
     schedule_point = ctx.sweep.point(point.needs["schedule"]).followed()
     schedule = load_schedule(ctx, schedule_point.path / "schedule.json")
-    final = ModelConfig(name=str(trained.path / "final"), dtype=config.model.dtype)
-    model, tokenizer = load_model(final, "cpu")
+    weights = {"name": str(trained.path / "final"), "fingerprint": None}
+    model, tokenizer = load_model(config.model.model_copy(update=weights))
     trainer = Trainer(model, make_task(config.task, tokenizer), schedule, config)
     count = config.train.evaluate_prompts
     ctx.progress(0, 2, "dense")

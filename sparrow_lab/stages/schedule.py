@@ -54,7 +54,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
     curve = ctx.needed("calibrate").path / "curve.json" if "calibrate" in needs else None
     schedule, choice = make_schedule(config, curve)
     ctx.progress(0, 1, "re-measuring")
-    model, tokenizer = load_model(config.model, "cpu")
+    model, tokenizer = load_model(config.model)
     measured = remeasure(model, make_task(config.task, tokenizer), config, schedule)
     schedule = replace(schedule, measured=measured)
     schedule.save(ctx.folder.path / "schedule.json")

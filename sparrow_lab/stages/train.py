@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparrow_lab.errors import UserError
+from sparrow_lab.models.device import where_is
 from sparrow_lab.models.load import load_model
 from sparrow_lab.models.save import save_model
 from sparrow_lab.runs.events import EventWriter, read_events
@@ -39,8 +40,10 @@ def run(ctx: StageContext) -> dict[str, Any]:
     """Train for the configured steps; returns the final metrics and where time went."""
     config = ctx.config
     schedule = load_schedule(ctx, ctx.needed("schedule").path / "schedule.json")
-    model, tokenizer = load_model(config.model, "cpu")
+    model, tokenizer = load_model(config.model)
     trainer = Trainer(model, make_task(config.task, tokenizer), schedule, config)
+    engine = type(trainer.engine).__name__
+    print(f"{config.model.dtype} on {where_is(model)}; {engine} takes over each update", flush=True)
     must_agree = {"schedule": schedule.digest, "point": ctx.point.id}
     start, history = _resume(ctx, trainer, must_agree)
     verdict = ctx.sweep.read_plan().verdict
