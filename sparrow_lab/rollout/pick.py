@@ -14,14 +14,25 @@ if TYPE_CHECKING:
     from sparrow_lab.rollout.paged.engine import PagedEngine
 
 
+BESIDE_TRAINING = 0.5
+"""Share of a GPU that weights and KV cache may fill where updates need the rest: gradients, moments
+of the optimizer and the activations of a packed pass, none of which is there yet."""
+
+
 def make_engine(
-    model: PreTrainedModel, schedule: Schedule, max_batch: int = 256
+    model: PreTrainedModel, schedule: Schedule, max_batch: int = 256, *, trains: bool = False
 ) -> RolloutEngine | PagedEngine:
     """Pages on a GPU and for a model with adapters; else contiguous rows, which are faster for tiny
     models on a CPU.
+
+    Args:
+        trains: the model is trained between rollouts; call the engine's `refresh` after each update
+            and after other weights were loaded, since both engines keep fused copies of them.
     """
-    if next(model.parameters()).is_cuda or has_adapters(model):
+    on_gpu = next(model.parameters()).is_cuda
+    if on_gpu or has_adapters(model):
         from sparrow_lab.rollout.paged.engine import PagedEngine
 
-        return PagedEngine(model, schedule, max_batch)
+        share = BESIDE_TRAINING if trains and on_gpu else None
+        return PagedEngine(model, schedule, max_batch, memory=share)
     return RolloutEngine(model, schedule, max_batch)

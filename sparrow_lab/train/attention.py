@@ -19,7 +19,8 @@ from sparrow_lab.train.packing import Block, PackedRows
 
 MOST_WEIGHTS = 1 << 24
 """Attention weights of a block that are kept for the backward pass (64 MB in float32); a block of
-more is left to torch's attention, which makes them twice instead."""
+more is left to torch's attention, which makes them twice instead. On a GPU that one may add its
+gradients in another order each time: bits are then the same only from blocks within this."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,18 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (grad,) = grads
         (index,) = ctx.saved_tensors
-        return grad.new_zeros((ctx.rows, *grad.shape[1:])).index_add_(0, index, grad), None
+        return add_rows(grad.new_zeros((ctx.rows, *grad.shape[1:])), index, grad), None
+
+
+def add_rows(x: Tensor, index: Tensor, rows: Tensor) -> Tensor:
+    """Add rows to those of `x` that the index names, in place, and always in the same order.
+
+    A resumed run has to end in the same bits. `index_add_` adds as its threads come on a GPU, where
+    `index_put_` sorts by index first; on a CPU it is `index_add_` that keeps the order.
+    """
+    if x.is_cuda:
+        return x.index_put_((index,), rows, accumulate=True)
+    return x.index_add_(0, index, rows)
 
 
 def _gather(x: Tensor, index: Tensor) -> Tensor:

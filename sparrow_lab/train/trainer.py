@@ -80,7 +80,7 @@ class Trainer:
         if config.rollout.temperature <= 0:
             raise UserError("training needs a temperature above 0", "rollout.temperature")
         self.model, self.task, self.schedule, self.config = model, task, schedule, config
-        self.engine = make_engine(model, schedule, config.rollout.max_batch)
+        self.engine = make_engine(model, schedule, config.rollout.max_batch, trains=True)
         t = config.train
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=t.lr, betas=t.betas, weight_decay=t.weight_decay
@@ -103,7 +103,8 @@ class Trainer:
             sample_ids=step * count + np.arange(count, dtype=np.int64),
         )
         verdicts = judge(self.task, prompts, batch)
-        rewards = torch.tensor([v.reward for v in verdicts], dtype=batch.logp_NT.dtype)
+        told = [v.reward for v in verdicts]
+        rewards = torch.tensor(told, dtype=batch.logp_NT.dtype, device=batch.logp_NT.device)
         advantage, same = group_advantages(rewards, t.samples, t.advantage_std)
         rolled = time.perf_counter()
         self.model.train()
@@ -132,7 +133,7 @@ class Trainer:
         t = self.config.train
         everyone = list(range(len(advantage_N)))
         needs_all = self.reference is not None
-        live = [s for s in everyone if needs_all or bool(advantage_N[s] != 0)]
+        live = [s for s, teaches in enumerate(advantage_N.tolist()) if needs_all or teaches]
         temperature = self.config.rollout.temperature
         once = t.minibatches == 1 and t.epochs == 1
         measured = sorted(set(everyone) - set(live)) if once else everyone
@@ -164,7 +165,7 @@ class Trainer:
     def _accumulate(self, update: _Update, members: list[int], fresh: bool) -> None:
         """Add the gradient of one minibatch; `fresh` takes old log-probs from this very pass."""
         batch, config = update.batch, self.config
-        chosen = torch.zeros(len(batch.generated_N), dtype=torch.bool)
+        chosen = torch.zeros_like(batch.generated_N, dtype=torch.bool)
         chosen[members] = True
         alive = set(update.live)
         live = [s for s in members if s in alive]

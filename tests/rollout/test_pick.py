@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 
 from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.rollout.paged.engine import PagedEngine
-from sparrow_lab.rollout.pick import make_engine
+from sparrow_lab.rollout.pick import BESIDE_TRAINING, make_engine
 from sparrow_lab.sparsity.schedule import Schedule
 from tests.rollout.small_models import own_copy, small_model
 
@@ -25,5 +25,8 @@ def test_rows_on_a_cpu_and_pages_for_adapters() -> None:
 
 @pytest.mark.gpu
 def test_pages_on_a_gpu() -> None:
+    """Beside training they leave room for it."""
     model = own_copy(small_model(dtype=torch.float32)).cuda()  # type: ignore[arg-type]
-    assert isinstance(make_engine(model, SPARSE), PagedEngine)
+    for trains, share in ((False, 0.85), (True, BESIDE_TRAINING)):
+        engine = make_engine(model, SPARSE, trains=trains)
+        assert isinstance(engine, PagedEngine) and engine.runner.memory == share

@@ -40,9 +40,9 @@ class PagedEngine:
         model: any supported decoder of transformers, see `models.families`.
         schedule: how many tokens to attend to at each length; `Schedule.dense` for all.
         max_batch: sequences decoded at once.
-        memory: of the KV cache: bytes (int), or the fraction of a GPU that the process may fill
-            (float). None sizes it for as many of the longest as are decoded at once on a CPU, and
-            is 0.85 on a GPU.
+        memory: of the KV cache, at most: bytes (int), or the fraction of a GPU that the process may
+            fill (float). No more is taken than `max_batch` of the longest need. None is 0.85 on a
+            GPU, and as much as a rollout needs on a CPU.
         chunk: tokens of prompts that are read at once.
         graphs: capture steps as CUDA graphs. None: on a GPU, but for float64, whose operations are
             the plain definitions.

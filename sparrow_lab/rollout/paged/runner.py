@@ -78,13 +78,13 @@ class StepRunner:
         return store, placed
 
     def _store(self, layout: Layout, enough: int) -> PageStore:
-        """The present pages if they are such; else new ones, `enough` if no memory was stated."""
+        """The present pages if they are such; else new ones: `enough`, or what memory there is."""
         if self.store is not None and self.store.layout == layout and self.memory is not None:
             return self.store
         self.store = self.graphs = None  # two caches at once might not fit
         pages = enough
-        if self.memory is not None:
-            pages = pages_for(self.memory, layout, self.decoder.device)
+        if self.memory is not None:  # what no rollout could use is left to others on the device
+            pages = min(pages, pages_for(self.memory, layout, self.decoder.device))
         self.store = PageStore(layout, pages, self.decoder.device)
         return self.store
 

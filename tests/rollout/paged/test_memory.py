@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sparrow_lab.config.schema import RolloutConfig
 from sparrow_lab.errors import UserError
+from sparrow_lab.rollout.paged.engine import PagedEngine
 from sparrow_lab.rollout.paged.memory import pages_for, parse_memory
 from sparrow_lab.rollout.paged.store import Layout, PageStore
+from sparrow_lab.sparsity.schedule import Schedule
+from tests.rollout.small_models import CONTEXT, small_model
 
 CPU = torch.device("cpu")
 
@@ -44,6 +48,23 @@ def test_a_page_costs_what_its_tensors_hold(landmark: str | None, dtype: torch.d
     assert held == 7 * layout.page_bytes
     assert pages_for(held, layout, CPU) == 7
     assert pages_for(held - 1, layout, CPU) == 6
+
+
+def test_no_more_is_taken_than_a_rollout_can_use() -> None:
+    """A fraction of a GPU would else be filled by the cache of a tiny model."""
+    schedule = Schedule.dense(4)
+    few, many = (
+        PagedEngine(small_model("qwen3", 2), schedule, 3, memory=memory)
+        for memory in (2**30, 2**15)
+    )
+    stores = []
+    for engine in (few, many):
+        batch = engine.generate([[1, 2, 3]], 2, RolloutConfig(), max_new_tokens=5)
+        assert batch.generated_N.tolist() == [5, 5]
+        assert engine.runner.store is not None
+        stores.append(engine.runner.store)
+    assert stores[0].pages == 3 * (CONTEXT // 4 + 2)
+    assert stores[1].pages == 2**15 // stores[1].layout.page_bytes < stores[0].pages
 
 
 def test_too_little_and_a_fraction_without_a_gpu_are_refused() -> None:
