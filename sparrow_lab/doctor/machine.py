@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
-from pathlib import Path
 
 from sparrow_lab.doctor.check import Check, fail, ok, warn
+from sparrow_lab.sweep.gpu import driver_version, torch_build
 
 PACKAGES = ("torch", "transformers", "peft", "pydantic", "submitit", "optuna", "mlflow")
 LEAST_PYTHON = (3, 11)
@@ -50,7 +48,8 @@ def judge_driver(cuda: str | None, driver: str | None) -> Check:
     """`cuda`: of torch, None for a CPU build. `driver`: None where there is no NVIDIA driver."""
     if driver is None:
         built = f"; torch was built for CUDA {cuda}" if cuda else ""
-        return ok("driver", f"no NVIDIA driver here: workers use the CPU{built}")
+        found = f"no NVIDIA driver here: workers use the CPU, and model.device: cuda fails{built}"
+        return ok("driver", found)
     if cuda is None:
         return warn(
             "driver",
@@ -69,26 +68,7 @@ def judge_driver(cuda: str | None, driver: str | None) -> Check:
 
 def torch_cuda() -> str | None:
     """The CUDA version of the installed torch, from its version file; None for a CPU build."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    try:
-        text = (Path(spec.origin).parent / "version.py").read_text()
-    except OSError:
-        return None
-    match = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]+)['\"]", text, re.MULTILINE)
-    return match[1] if match else None
-
-
-def driver_version() -> str | None:
-    """What nvidia-smi says; None where it is not there or sees no GPU."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    lines = done.stdout.strip().splitlines()
-    return lines[0].strip() if done.returncode == 0 and lines else None
+    return torch_build().get("cuda")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

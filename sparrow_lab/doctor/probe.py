@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sparrow_lab.doctor.machine import driver_version, torch_cuda
+from sparrow_lab.doctor.machine import torch_cuda
 from sparrow_lab.runs.atomic import write_json
+from sparrow_lab.sweep.gpu import driver_version
 from sparrow_lab.tracking.filesystem import network_kind
 
 REPORT = "node.json"

@@ -7,6 +7,7 @@ from sparrow_lab.runs.notes import Notes
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.runs.process import is_alive
 from sparrow_lab.sweep import processes
+from sparrow_lab.sweep.gpu import wants_gpu
 from sparrow_lab.sweep.jobs import Job
 
 
@@ -18,6 +19,7 @@ def find_live_jobs(sweep: SweepFolder, plan: Plan, notes: Notes) -> list[Job]:
     their claim. Points that have left the plan are found too.
     """
     threads = {p.id: int(p.config.get("threads", 1)) for p in plan.points}
+    on_gpu = {p.id for p in plan.points if wants_gpu(p)}
     by_token: dict[str, list[str]] = {}
     order = {point_id: i for i, point_id in enumerate(threads)}
     for point_id in sorted(notes.points, key=lambda i: order.get(i, len(order))):
@@ -33,12 +35,16 @@ def find_live_jobs(sweep: SweepFolder, plan: Plan, notes: Notes) -> list[Job]:
             by_token[token],
             max(threads.get(i, 1) for i in by_token[token]),
             started=min(p.create_time() for p in live_processes),
+            gpu=not on_gpu.isdisjoint(by_token[token]),
         )
         for token, live_processes in live.items()
     ]
     found = [job for job in found if job.alive()]
     known = {point_id for job in found for point_id in job.points}
-    return found + [job for p in plan.points if p.id not in known for job in _by_claim(sweep, p.id)]
+    claimed = [job for p in plan.points if p.id not in known for job in _by_claim(sweep, p.id)]
+    for job in claimed:
+        job.gpu = not on_gpu.isdisjoint(job.points)
+    return found + claimed
 
 
 def _by_claim(sweep: SweepFolder, point_id: str) -> list[Job]:

@@ -35,14 +35,12 @@ class Estimator:
     """Seconds of points on one worker; equal work is worked out once.
 
     Args:
-        hardware: a profile of the cost model; None takes the CPU, but for models other than
-            the built-in tiny ones an accelerator where the workers have one.
-        accelerator: whether they do.
+        hardware: a profile of the cost model; None takes the CPU, and an accelerator for models
+            on a GPU, but for the built-in tiny ones, whose time there is not that of their sums.
     """
 
-    def __init__(self, hardware: str | None = None, accelerator: bool = False) -> None:
+    def __init__(self, hardware: str | None = None) -> None:
         self.hardware = hardware
-        self.accelerator = accelerator
         self.used: set[str] = set()
         self._seconds: dict[str, float | None] = {}
         self._lengths: dict[str, Lengths] = {}
@@ -67,7 +65,7 @@ class Estimator:
         shape = model_shape(config.model.name)
         if shape is None:
             return None
-        large = self.accelerator and config.model.name not in TINY
+        large = config.model.device == "cuda" and config.model.name not in TINY
         profile = self.hardware or (DEFAULT_HARDWARE if large else "cpu-2-core")
         self.used.add(profile)
         lengths = self._task_lengths(config.task)

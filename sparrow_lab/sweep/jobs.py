@@ -37,6 +37,8 @@ class Job:
     claims: list[AttemptFolder] = field(default_factory=list)
     """Attempts by which a job without a known token was found."""
     started: float = field(default_factory=time.time)
+    gpu: bool = False
+    """Whether a point of it asks for a GPU."""
     stop_reason: StopReason = ""
     asked_at: float = 0.0
     _asked_last: float = 0.0

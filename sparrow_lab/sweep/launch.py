@@ -22,6 +22,7 @@ from sparrow_lab.runs.process import this_process
 from sparrow_lab.stages import identical
 from sparrow_lab.sweep import queue
 from sparrow_lab.sweep.adopt import find_live_jobs
+from sparrow_lab.sweep.gpu import wants_gpu
 from sparrow_lab.sweep.guards import Breaker
 from sparrow_lab.sweep.jobs import Job, start_job
 from sparrow_lab.sweep.options import Options
@@ -221,7 +222,9 @@ class Launcher:
         ids = [p.id for p in points]
         self._ledger.append_all([{"event": "submitted", "point": i, "token": token} for i in ids])
         threads = max(threads_of(p) for p in points)
-        self.jobs.append(start_job(self.sweep, token, ids, threads, self.stages))
+        job = start_job(self.sweep, token, ids, threads, self.stages)
+        job.gpu = any(map(wants_gpu, points))
+        self.jobs.append(job)
         self._mark(ids[:1], "running")
         self.view.note("started", points[:1])
 

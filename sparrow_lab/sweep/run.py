@@ -11,9 +11,10 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.runs.atomic import write_bytes
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
-from sparrow_lab.runs.plan import Plan
+from sparrow_lab.runs.plan import Plan, PlannedPoint
 from sparrow_lab.sweep import queue
 from sparrow_lab.sweep.difference import Difference, against_folder, stage_counts
+from sparrow_lab.sweep.gpu import check_gpus, wants_gpu
 from sparrow_lab.sweep.guards import check_folder
 from sparrow_lab.sweep.lock import sweep_lock
 from sparrow_lab.sweep.options import Options
@@ -97,11 +98,13 @@ def run_sweep(
     if done is not None:
         _end(console, sweep, done)
         return 0
+    check_gpus(_asking(sweep, plan, first), None if cluster is None else cluster.site)
     check_folder(sweep.path)
     try:
         with sweep_lock(sweep, 0 if search is None or cluster is None else ROUND_S):
             if search is not None:
                 plan = _begin(sweep, search, cluster)
+                check_gpus(_asking(sweep, plan), None if cluster is None else cluster.site)
             difference = against_folder(sweep, plan)
             _write(sweep, plan, source, difference)
             if prune:
@@ -124,6 +127,15 @@ def run_sweep(
         reason = error.strerror or str(error)
         where = str(error.filename or sweep.path)
         raise UserError(f"{reason}; the same command goes on from here", where) from error
+
+
+def _asking(sweep: SweepFolder, plan: Plan, first: int | None = None) -> list[PlannedPoint]:
+    """Points without a result that ask for a GPU, of those that the run is limited to."""
+    asking = [p for p in plan.points if wants_gpu(p)]
+    if asking and first is not None:
+        chosen = set(queue.first_points(plan.points, first))
+        asking = [p for p in asking if p.id in chosen]
+    return [p for p in asking if sweep.point(p.id).read_result() is None]
 
 
 def _begin(sweep: SweepFolder, search: Controller, cluster: Cluster | None) -> Plan:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sparrow_lab.runs.plan import PlannedPoint
+from sparrow_lab.sweep.gpu import wants_gpu
 from sparrow_lab.sweep.guards import default_parallel
 from sparrow_lab.sweep.jobs import Job, StopReason
 from sparrow_lab.sweep.options import Options
@@ -25,6 +26,8 @@ class Workers:
         """Whether one more worker fits."""
         if self.options.parallel is not None:
             return len(self.jobs) < self.options.parallel
+        if wants_gpu(point) and any(job.gpu for job in self.jobs):
+            return False  # how many fit a GPU's memory is for the user to say
         used = sum(job.threads for job in self.jobs)
         return not self.jobs or used + threads_of(point) <= default_parallel(1)
 

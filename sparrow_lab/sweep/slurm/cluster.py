@@ -14,6 +14,7 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep.estimate import Estimator
+from sparrow_lab.sweep.gpu import check_gpus
 from sparrow_lab.sweep.options import Options
 from sparrow_lab.sweep.slurm.budget import check_cap, gpu_hours, spelled
 from sparrow_lab.sweep.slurm.submit import submit
@@ -67,6 +68,7 @@ class Cluster:
         """Lines on what would be submitted; asks the cluster for its limits, writes nothing."""
         from sparrow_lab.sweep.slurm.preview import preview
 
+        check_gpus((states[i].point for i in points if states[i].state != "done"), self.site)
         lines, hours = preview(self.site, plan, states, points, self.canary)
         check_cap(hours, self.site, self.cap, self.cap_where)
         return lines
@@ -86,7 +88,7 @@ class Cluster:
         def check(todo: Todo) -> None:
             if self.cap is None and self.site.max_gpu_hours is None:
                 return
-            seconds = Estimator(accelerator=self.site.gpus > 0).seconds
+            seconds = Estimator().seconds
             hours = gpu_hours(todo.states.values(), self.site, seconds)
             check_cap(hours, self.site, self.cap, self.cap_where)
             say(f"about {spelled(hours.to_come)} GPU-hours to come, {spelled(hours.used)} used")

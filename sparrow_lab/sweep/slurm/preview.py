@@ -39,7 +39,7 @@ def preview(
     limits = read_limits(site)
     canaries = need_canary(todo) if canary else set()
     parts = arrange(todo.elements, limits.array, site.throttle, canaries, {})
-    seconds = Estimator(accelerator=site.gpus > 0).seconds
+    seconds = Estimator().seconds
     hours = gpu_hours((s for i, s in states.items() if i in chosen or s.result), site, seconds)
     threads = max((int(p.config.get("threads", 1)) for p in left), default=1)
     by_stage = {part.stage: [p for p in parts if p.stage == part.stage] for part in parts}
