@@ -9,9 +9,6 @@ from pathlib import Path
 from sparrow_lab.config.site import SiteConfig, load_site
 from sparrow_lab.doctor.check import Check, fail, ok, warn
 from sparrow_lab.errors import UserError
-from sparrow_lab.runs.atomic import write_text
-from sparrow_lab.sweep.slurm.blame import blamed_key
-from sparrow_lab.sweep.slurm.chunk import Chunk
 from sparrow_lab.sweep.slurm.limits import read_limits
 from sparrow_lab.sweep.slurm.programs import SlurmError, call
 
@@ -55,25 +52,6 @@ def check_accounting() -> Check:
         remedy = "nothing needs it; only why a job was killed (memory, time) is not told"
         return warn("accounting", error.text, remedy)
     return ok("accounting", "sacct answers")
-
-
-def check_accepted(site: SiteConfig, scratch: Path) -> Check:
-    """Have sbatch look at the very script that a sweep would submit, without submitting it."""
-    from sparrow_lab.sweep.slurm.module_executor import ModuleExecutor
-
-    chunk = Chunk("doctor", "doctor", str(scratch), str(scratch), ((),), grace=site.grace)
-    executor = ModuleExecutor(chunk, site, "sparrow_lab.doctor.probe", str(scratch))
-    script = scratch / "accepted.sh"
-    write_text(script, executor.script())
-    try:
-        call(["sbatch", "--test-only", str(script)], limit_s=60)
-    except SlurmError as error:
-        key = blamed_key(error.text, site)
-        where = site.where(key) if key else site.where("")
-        about = f"{key}: " if key else ""
-        return fail("job", f"{about}sbatch would refuse it: {error.text}", f"see {where}")
-    wanted = f"{site.gpus} GPUs, {site.time} min" if site.gpus else f"{site.time} min"
-    return ok("job", f"partition {site.partition or '(default)'}, {wanted}: sbatch would take it")
 
 
 def check_arrays(site: SiteConfig) -> Check:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparrow_lab.doctor import cluster, machine, places
+from sparrow_lab.doctor.accepted import check_accepted
 from sparrow_lab.doctor.check import Check
 
 
@@ -47,9 +48,9 @@ def _cluster(root: Path, file: Path, wait_s: float, writable: bool) -> Iterator[
     made = not root.exists()
     scratch.mkdir(parents=True)
     try:
-        yield (accepted := cluster.check_accepted(site, scratch))
+        yield from (accepted := check_accepted(site, scratch))
         yield from cluster.check_partition(site)
-        if accepted.level != "fail" and wait_s > 0:
+        if all(check.level != "fail" for check in accepted) and wait_s > 0:
             from sparrow_lab.doctor.node import check_node
 
             yield from check_node(site, scratch, wait_s)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from sparrow_lab.cli import main
-from sparrow_lab.config.site import load_site
-from sparrow_lab.doctor import cluster, node
+from sparrow_lab.config.site import SiteConfig, load_site
+from sparrow_lab.doctor import accepted, cluster, node
 from sparrow_lab.doctor.check import Check
 from sparrow_lab.doctor.run import examine
 from sparrow_lab.fake_slurm import FakeSlurm
 from sparrow_lab.fake_slurm.handle import BUSY
+from sparrow_lab.sweep.slurm.programs import SlurmError
 
 SITE = "partition: main\ngpus: 1\ntime: 60\ngrace: 5\n"
 
@@ -61,6 +62,36 @@ def test_what_sbatch_would_refuse_names_the_line(
     check = all_of(tmp_path, site)["job"]
     assert check.level == "fail" and words in check.found
     assert f"site.yaml:{line}:" in check.remedy
+
+
+def test_all_that_sbatch_would_refuse_is_found_in_one_run(
+    idle: FakeSlurm, tmp_path: Path, site: Path
+) -> None:
+    site.write_text("partition: man\ntime: 60\nmem: 64G\ngpus: 64\n")
+    found = [c for c in examine(tmp_path / "runs", site, 0) if c.name.startswith("job")]
+    assert [(c.name, c.level) for c in found] == [("job", "fail"), ("job, besides", "fail")]
+    assert "partition: sbatch would refuse it" in found[0].found
+    assert "gpus: sbatch would refuse it" in found[1].found
+    assert "site.yaml:1:" in found[0].remedy and "site.yaml:4:" in found[1].remedy
+    # an error that is about no key, or for ever, ends it
+    idle.fail("sbatch", "sbatch: error: the weather", skip=1, times=None)
+    found = [c for c in examine(tmp_path / "runs", site, 0) if c.name.startswith("job")]
+    assert len(found) == 1 and "the weather" in found[0].found
+
+
+def test_what_no_node_has_is_found_by_leaving_it_out(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm says the same of too many GPUs and of too much memory."""
+
+    def refused(asked: SiteConfig, scratch: Path) -> SlurmError | None:
+        text = "Requested node configuration is not available"
+        return SlurmError("sbatch", text, False) if asked.mem == "9T" else None
+
+    monkeypatch.setattr(accepted, "_refused", refused)
+    site.write_text(SITE + "mem: 9T\n")
+    (check,) = accepted.check_accepted(load_site(site), tmp_path)
+    assert check.found.startswith("mem: ") and "site.yaml:5:6" in check.remedy
 
 
 def test_a_site_file_with_a_mistake(idle: FakeSlurm, tmp_path: Path, site: Path) -> None:

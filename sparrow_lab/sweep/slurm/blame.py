@@ -8,6 +8,9 @@ from sparrow_lab.config.site import SiteConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.sweep.slurm.programs import SlurmError
 
+AMBIGUOUS = "node configuration"
+"""`Requested node configuration is not available`: GPUs, memory, CPUs, or what kind of node."""
+
 CAUSES: tuple[tuple[str, str], ...] = (
     (r"partition", "partition"),
     (r"account", "account"),
@@ -21,7 +24,7 @@ CAUSES: tuple[tuple[str, str], ...] = (
     (r"array", "array_cap"),
     (r"unrecognized option|invalid option|unknown option", "extra"),
     (r"cpu count|cpus per|more processors|cpu", "cpus"),
-    (r"node configuration", "gpus"),
+    (AMBIGUOUS, "gpus"),
 )
 """What sbatch says, in the order in which it is looked for, and the key that it is about."""
 
@@ -50,4 +53,6 @@ def refusal(error: SlurmError, site: SiteConfig, what: str) -> UserError:
     key = blamed_key(error.text, site)
     where = site.where(key) if key else site.where("")
     named = f"{key}: " if key else ""
+    if AMBIGUOUS in error.text.lower() and site._file:
+        what += f"; 'sparrow-lab doctor --site {site._file}' finds whether another key is to blame"
     return UserError(f"{named}{error.program} says '{error.text}'; {what}", where or None)
