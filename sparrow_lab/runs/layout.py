@@ -144,6 +144,11 @@ class SweepFolder:
         """What the jobs of a stage tell each other of success and failure."""
         return self.path / "breaker" / stage
 
+    @property
+    def starts(self) -> Path:
+        """The marks of a cluster's jobs whose workers have not begun, by kind of set-up."""
+        return self.path / "starts"
+
     def point(self, point_id: str) -> PointFolder:
         return PointFolder(self.path / "points" / point_id)
 

@@ -39,6 +39,8 @@ class Submission:
     """The cluster's number for it; None when that was never written down."""
     refused: bool = False
     """The cluster said no, or a later run found that it never got there."""
+    start: str = ""
+    """Under which name its jobs leave marks until their workers begin; empty: they do not."""
 
 
 @dataclass
@@ -93,7 +95,11 @@ class Notes:
         if event["event"] == "submitting":
             elements = [[str(i) for i in ids] for ids in event.get("elements", [])]
             self.submissions[token] = Submission(
-                token, str(event.get("stage")), elements, float(event.get("time") or 0)
+                token,
+                str(event.get("stage")),
+                elements,
+                float(event.get("time") or 0),
+                start=str(event.get("start") or ""),
             )
             for index, ids in enumerate(elements):
                 for point_id in ids:

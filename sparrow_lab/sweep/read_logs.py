@@ -30,8 +30,9 @@ def find_log(
     stage: str | None = None,
     number: int | None = None,
     root: Path | None = None,
-) -> tuple[PointFolder, AttemptFolder]:
-    """The point that `text` means, an id's beginning or a label, and one of its attempts.
+) -> tuple[PointFolder, AttemptFolder | Path]:
+    """The point that `text` means, an id's beginning or a label, and one of its attempts; for a
+    job on a cluster that ended before its worker had begun, the file of what that printed.
 
     A label that several stages of a point share means the one of most interest: failed,
     else running, else train. Raises UserError when nothing or more than one configuration
@@ -53,6 +54,8 @@ def find_log(
         known = nearest(text, labels) or (f"; such as {min(labels)}" if labels else "")
         raise UserError(f"no point '{text}' in {_places(sweeps, root)}{known}", "POINT")
     folder, state = _choose(found, text)
+    if state.log is not None and number is None:
+        return folder.point(state.point.id), state.log
     attempts = folder.point(state.point.id).followed().attempts()
     chosen = [a for a in attempts if number in (None, a.number)]
     if not chosen:
@@ -63,11 +66,20 @@ def find_log(
     return folder.point(state.point.id).followed(), chosen[-1]
 
 
-def print_log(point: PointFolder, attempt: AttemptFolder, out: TextIO, follow: bool = False) -> int:
+def print_log(
+    point: PointFolder, attempt: AttemptFolder | Path, out: TextIO, follow: bool = False
+) -> int:
     """Print the log, then the cause unless the log ends with it. Returns 0.
 
-    With `follow` print what is added until the attempt ends.
+    With `follow` print what is added until the attempt ends. A log without an attempt is that
+    of a job which has ended: its name comes last.
     """
+    if isinstance(attempt, Path):
+        printed, _ = _copy(attempt, 0, out)
+        out.write("" if printed.endswith("\n") or not printed else "\n")
+        out.write(f"the job ended before its worker had begun; all that it printed: {attempt}\n")
+        out.flush()
+        return 0
     printed, offset = _copy(attempt.log_path, 0, out)
     while follow and _goes_on(point, attempt):
         time.sleep(POLL_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sparrow_lab.runs.attempt import AttemptFolder
@@ -59,6 +60,8 @@ class PointState:
     result: dict[str, Any] | None = None
     job: str = ""
     """The cluster's name of its job while that is in the queue."""
+    log: Path | None = None
+    """What its job printed, where that ended before its worker had begun."""
 
     @property
     def same_as(self) -> str | None:

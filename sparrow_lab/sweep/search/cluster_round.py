@@ -89,6 +89,8 @@ class Rounds:
         plain = {}
         for point_id, state in states.items():
             limit = limits.get(state.state, 0)
+            if state.state == "failed" and state.log is not None:
+                limit = self.options.retries  # its worker never began, so nothing tried it again
             waits = state.state == "held" and _waits_only(state, states)
             if waits or self._again[point_id] < limit:
                 state = PointState(state.point, "planned")

@@ -32,6 +32,10 @@ class Chunk:
     elements: tuple[tuple[str, ...], ...]
     canary: str | None = None
     """The point of this stage that has to succeed before any of these begins."""
+    start: str = ""
+    """Under which name its jobs leave marks until their workers begin; empty: they do not."""
+    waits: bool = False
+    """Whether other jobs have to end before: then one that could not begin holds these."""
     retries: int = 1
     grace: int = 60
     kill_wait: int = 30

@@ -18,14 +18,13 @@ from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.plan import PlannedPoint
 from sparrow_lab.runs.process import STOP_SIGNALS
 from sparrow_lab.stages import identical
-from sparrow_lab.sweep.slurm import breaker, twins
+from sparrow_lab.sweep.slurm import breaker, start, twins
 from sparrow_lab.sweep.slurm.allocation import Allocation
 from sparrow_lab.sweep.slurm.child import Child, adopt_orphans
 from sparrow_lab.sweep.slurm.chunk import Chunk
 from sparrow_lab.sweep.slurm.gate import Answer, Gate
 from sparrow_lab.sweep.slurm.programs import SlurmError
 from sparrow_lab.sweep.slurm.squeue import cancel, read_queue
-from sparrow_lab.sweep.slurm.states import last_words
 from sparrow_lab.sweep.slurm.tries import Tries
 from sparrow_lab.sweep.tally import may_try_again, stuck
 
@@ -60,6 +59,7 @@ class Element:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         ids = self.chunk.elements[self.here.index]
         points = [self.sweep.point(i).read_point() for i in ids]
+        start.begun(self.chunk, self.here.index)
         lost_before = {p.id: self.tries.number(p.id) for p in points}
         while todo := [p for p in points if self.sweep.point(p.id).read_result() is None]:
             point = todo[0]
@@ -139,7 +139,7 @@ class Element:
             if code == 0:
                 return False  # cancelled meanwhile, or another job has claimed it
             log = self.chunk.folder / f"{self.here.index}.log"
-            said = last_words(log) or "the worker died before it had begun"
+            said = start.last_words(log) or "the worker died before it had begun"
             self.tries.claim(point.id).write_failure("lost" if code < 0 else "error", said)
         attempt = self.tries.latest(point.id)
         assert attempt is not None

@@ -16,6 +16,7 @@ from submitit.slurm.slurm import SlurmExecutor
 
 from sparrow_lab.config.site import SiteConfig, derived_cpus
 from sparrow_lab.runs.atomic import write_text
+from sparrow_lab.sweep.slurm import start
 from sparrow_lab.sweep.slurm.chunk import SCRIPT, Chunk
 from sparrow_lab.sweep.slurm.programs import call
 from sparrow_lab.sweep.slurm.squeue import job_name
@@ -89,7 +90,13 @@ def _parameters(
         "cpus_per_task": cpus,
         "signal_delay_s": site.grace,
         "stderr_to_stdout": True,
-        "setup": [*site.setup, *_environment(chunk)],
+        "setup": [
+            *start.first_lines(chunk),
+            *site.setup,
+            *start.lines_before_worker(chunk),
+            *_environment(chunk),
+        ],
+        "teardown": start.last_lines(chunk) or None,
         "additional_parameters": {**more, **extra},
         # a step does not take over the CPUs of its job by itself; MPI is not used
         "srun_args": [

@@ -18,7 +18,7 @@ from sparrow_lab.runs.notes import Notes, read_notes
 from sparrow_lab.runs.plan import PlannedPoint
 from sparrow_lab.runs.process import is_alive, on_this_host
 from sparrow_lab.stages import identical
-from sparrow_lab.sweep.slurm import breaker, twins
+from sparrow_lab.sweep.slurm import breaker, start, twins
 from sparrow_lab.sweep.slurm.allocation import Allocation
 from sparrow_lab.sweep.slurm.chunk import Chunk
 from sparrow_lab.sweep.slurm.squeue import read_queue
@@ -91,6 +91,11 @@ class Gate:
         if failure and attempts[-1].number > note.floor:
             said = "is held" if failure.get("kind") == "held" else "failed"
             return Answer("hold", f"{what} ({point_id}) {said}: {failure.get('message')}")
+        submission = notes.submission_of(point_id)
+        if submission is not None:
+            died = start.read_death(self.sweep, submission.start, submission.token, note.index)
+            if died is not None:
+                return Answer("hold", f"{what} ({point_id}) failed: {died.reason}")
         if attempts and failure is None and queue.error and _moves(attempts[-1]):
             return Answer("hold", f"{what} ({point_id}) still runs, and the queue is not known")
         return Answer("hold", f"{what} ({point_id}) is not done")

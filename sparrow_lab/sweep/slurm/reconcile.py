@@ -7,6 +7,8 @@ from collections.abc import Callable
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.notes import Notes, Submission, read_notes
+from sparrow_lab.runs.process import this_process
+from sparrow_lab.sweep.slurm import breaker, start
 from sparrow_lab.sweep.slurm.programs import SlurmError, call
 from sparrow_lab.sweep.slurm.squeue import Queue, cancel, job_name, user
 
@@ -16,7 +18,8 @@ def reconcile(sweep: SweepFolder, queue: Queue, say: Callable[[str], None]) -> N
 
     One that is in the queue, that accounting knows, or whose elements have claimed an attempt
     was submitted; any other was not, and its points are planned again. One that was written off
-    and is in the queue after all, because its request was slow, counts again. Then cancel jobs
+    and is in the queue after all, because its request was slow, counts again. Then write down which
+    jobs ended before their workers had begun, and cancel jobs
     that no point listens to any more: their points have a later submission.
     """
     ledger = Ledger(sweep.ledger_path)
@@ -31,7 +34,36 @@ def reconcile(sweep: SweepFolder, queue: Queue, say: Callable[[str], None]) -> N
             say(f"job {job} was submitted although its number had not been written down")
         else:
             ledger.append("refused", token=submission.token, reason="was never submitted")
+    _write_deaths(sweep, notes, queue)
     _cancel_strays(notes, queue, say)
+
+
+def _write_deaths(sweep: SweepFolder, notes: Notes, queue: Queue) -> None:
+    """Give each job that ended before its worker had begun a failed attempt at its point, as a
+    worker would have: it counts among the tries, and keeps what the job printed."""
+    for key in start.keys(sweep):
+        for token, index in start.deaths(sweep, key):
+            if (token, index) in queue.elements:
+                continue
+            point_id = _at(sweep, notes, token, index)
+            death = start.read_death(sweep, key, token, index)
+            if point_id and death is not None:
+                claim = {"array": notes.submissions[token].job, "index": index}
+                owner = {**this_process(), "pid": 0, "token": token, "slurm": claim}
+                attempt = sweep.point(point_id).new_attempt(owner)
+                attempt.write_failure("error", death.reason, "StartFailed", death.text())
+                stage = notes.submissions[token].stage
+                breaker.note_failure(sweep, stage, point_id, death.reason)
+            start.written_down(sweep, key, token, index)
+
+
+def _at(sweep: SweepFolder, notes: Notes, token: str, index: int) -> str:
+    """The point that an element would have begun with; empty when that is another's by now."""
+    elements = notes.submissions[token].elements if token in notes.submissions else []
+    for point_id in elements[index] if index < len(elements) else ():
+        if sweep.point(point_id).read_result() is None:
+            return point_id if notes.of(point_id).chunk == token else ""
+    return ""
 
 
 def _find(sweep: SweepFolder, submission: Submission, queue: Queue) -> str:

@@ -16,6 +16,7 @@ from sparrow_lab.config.site import SiteConfig
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.sweep.options import Options
+from sparrow_lab.sweep.slurm import start
 from sparrow_lab.sweep.slurm.arrange import Made, Part
 from sparrow_lab.sweep.slurm.blame import refusal
 from sparrow_lab.sweep.slurm.chunk import Chunk
@@ -78,6 +79,7 @@ class Sender:
             count = sum(len(e.points) for e in part.elements)
             token = secrets.token_hex(8)
             chunk = self._chunk(part, token, code)
+            start.prepare(chunk)
             chunk.write()
             self.ledger.append(
                 "submitting",
@@ -86,6 +88,7 @@ class Sender:
                 elements=[list(e.ids) for e in part.elements],
                 canary=part.is_canary,
                 code=code.name,
+                start=chunk.start,
             )
             try:
                 job = self._sbatch(chunk, part)
@@ -107,6 +110,8 @@ class Sender:
             code=str(code),
             elements=tuple(e.ids for e in part.elements),
             canary=part.canary,
+            start=start.start_key(self.site, code),
+            waits=bool(part.after or part.after_parts or part.after_jobs),
             retries=self.options.retries,
             grace=self.site.grace,
             kill_wait=self.limits.kill_wait,

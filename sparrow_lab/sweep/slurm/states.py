@@ -9,12 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.notes import Note, Notes, Submission
-from sparrow_lab.sweep.slurm import breaker, twins
+from sparrow_lab.sweep.slurm import breaker, start, twins
 from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
 from sparrow_lab.sweep.states import BLOCKING, ON_CLUSTER, PointState, State, own_state
 
@@ -35,16 +34,16 @@ def with_queue(
     `ask` reads the queue; `read_queue` by default.
     """
     queue = (ask or read_queue)()
-    held: dict[str, str] = {}
+    held: dict[tuple[str, str], str] = {}
     out: dict[str, PointState] = {}
     for point_id, state in states.items():
         submission = notes.submission_of(point_id)
         if state.state != "done" and submission is not None:
-            stage = state.point.stage
-            if stage not in held:
-                held[stage] = breaker.holds(sweep, stage)
+            broken = (state.point.stage, submission.start)
+            if broken not in held:
+                held[broken] = breaker.holds(sweep, broken[0]) or start.why_held(sweep, broken[1])
             ahead = _ahead(sweep, submission, notes.of(point_id).index, point_id, out)
-            state = _state(sweep, state, notes.of(point_id), submission, queue, ahead, held[stage])
+            state = _state(sweep, state, notes.of(point_id), submission, queue, ahead, held[broken])
         out[point_id] = state
     return _twins(sweep, out, notes, queue)
 
@@ -58,7 +57,8 @@ def _state(
     ahead: str,
     broken: str,
 ) -> PointState:
-    """`ahead`: what its job has to finish before it; `broken`: why the stage is held."""
+    """`ahead`: what its job has to finish before it; `broken`: why its stage, or all that begins
+    with its set-up, is held."""
     point = before.point
     queued = queue.elements.get((submission.token, note.index))
     if queued is None:
@@ -89,6 +89,9 @@ def _gone(
     """A point whose job is not in the queue: what its files say, or that nothing is known."""
     if now.state in ("done", "cancelled"):
         return now
+    died = start.read_death(sweep, submission.start, submission.token, note.index)
+    if died is not None and not ahead:
+        return replace(now, state="failed", reason=died.reason, log=died.log)
     if _is_of(now.attempt, submission):
         # a job on another node is dead when it has left the queue, however fresh its files
         assert now.attempt is not None
@@ -107,22 +110,10 @@ def _gone(
         return replace(now, state="submitted", reason="")
     if submission.job is None:
         return replace(now, state="planned", reason="")  # it never came to be submitted
-    said = last_words(sweep.submission(submission.token) / f"{note.index}.log")
-    return replace(now, state="lost", reason=NO_WORD + (f": {said}" if said else ""))
-
-
-def last_words(log: Path) -> str:
-    """The last line that a job printed outside of any attempt, Slurm's own only if there is no
-    other; empty when there is none."""
-    try:
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - 4096))
-            lines = stream.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    said = [line.strip() for line in reversed(lines) if line.strip()]
-    own = [line for line in said if not line.startswith(("srun:", "slurmstepd"))]
-    return next(iter([*own, *said]), "")
+    log = sweep.submission(submission.token) / f"{note.index}.log"
+    said = start.last_words(log)
+    reason = NO_WORD + (f": {said}" if said else "")
+    return replace(now, state="lost", reason=reason, log=log if said else None)
 
 
 def _ahead(

@@ -43,15 +43,19 @@ class Todo:
     """By stage of which nothing is done yet: a point that is in the queue, and its job. The
     rest waits for it as for a canary."""
 
+    again: Counter[str] = field(default_factory=Counter)
+    """Why points that are chosen had ended before, and how many for each reason."""
+
     @property
     def points(self) -> list[PlannedPoint]:
         return [p for e in self.elements for p in e.points]
 
     def lines(self) -> list[str]:
-        """One line on what is left alone; none when that is nothing."""
+        """What is tried again and why, and one line on what is left alone, if anything is."""
         counts = Counter(s.state for s in self.states.values())
         parts = [f"{counts[state]} {words}" for state, words in LEFT_ALONE.items() if counts[state]]
-        return [f"left alone: {', '.join(parts)}"] if parts else []
+        again = [f"trying again: {count} {what}" for what, count in self.again.most_common(8)]
+        return [*again, *([f"left alone: {', '.join(parts)}"] if parts else [])]
 
 
 def find_todo(sweep: SweepFolder, options: Options, queue: Queue, canary: bool = True) -> Todo:
@@ -81,6 +85,8 @@ def find_todo(sweep: SweepFolder, options: Options, queue: Queue, canary: bool =
     if canary:
         todo.canaries = need_canary(todo)
         todo.first = _first_live(todo)
+    bad = [states[i] for i in chosen if states[i].state in ("failed", "lost")]
+    todo.again = Counter(f"{s.state}: {s.reason}" for s in bad)
     for point_id in chosen:
         todo.states[point_id] = PointState(todo.states[point_id].point, "planned")
     return todo
