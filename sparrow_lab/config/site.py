@@ -146,7 +146,7 @@ RESERVED = frozenset(
 
 def load_site(path: Path | str) -> SiteConfig:
     """Read a site file. Raises UserError, with file, line and column, for all that is wrong."""
-    root = parse_file(Path(path))
+    root = parse_file(Path(path), "site file")
     if not isinstance(root.value, dict):
         keys = ", ".join(SiteConfig.model_fields)
         raise UserError(

@@ -36,18 +36,22 @@ MAX_NODES = 500_000
 _STR_TAG = "tag:yaml.org,2002:str"
 
 
-def read_text(path: Path) -> str:
-    """Read an experiment file; UserError for a folder, a missing, binary or huge file."""
+def read_text(path: Path, kind: str = "experiment file") -> str:
+    """Read a file of YAML; UserError for a folder, a missing, binary or huge file.
+
+    Args:
+        kind: what the file should be, for the message; an article "a" or "an" is put before it.
+    """
     where = str(path)
     try:
         if path.is_dir():
-            raise UserError("this is a folder; give an experiment file (.yaml)", where)
+            raise UserError(f"this is a folder; give {_article(kind)} (.yaml)", where)
         if not path.is_file():
-            raise UserError(_missing(path), where)
+            raise UserError(_missing(path, kind), where)
         size = path.stat().st_size
         if size > MAX_BYTES:
             raise UserError(
-                f"this file has {size:,} bytes; an experiment file has at most {MAX_BYTES:,}", where
+                f"this file has {size:,} bytes; {_article(kind)} has at most {MAX_BYTES:,}", where
             )
         data = path.read_bytes()
     except (OSError, ValueError) as error:
@@ -67,9 +71,9 @@ def read_text(path: Path) -> str:
     return text
 
 
-def parse_file(path: Path) -> Node:
-    """Parse a file into nodes; the top level is whatever it is."""
-    return parse(read_text(path), str(path))
+def parse_file(path: Path, kind: str = "experiment file") -> Node:
+    """Parse a file into nodes; the top level is whatever it is. `kind` as in `read_text`."""
+    return parse(read_text(path, kind), str(path))
 
 
 def parse(text: str, name: str, *, option: bool = False) -> Node:
@@ -81,9 +85,13 @@ def parse(text: str, name: str, *, option: bool = False) -> Node:
     return _Builder(text, name, option).build()
 
 
-def _missing(path: Path) -> str:
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def _missing(path: Path, kind: str) -> str:
     if path.exists():
-        return "this is no file; name an experiment file"
+        return f"this is no file; name {_article(kind)}"
     try:
         siblings = [p.name for p in path.parent.iterdir() if p.suffix in {".yaml", ".yml"}]
     except OSError:
