@@ -83,7 +83,7 @@ def command(
     if dry_run:
         every = [p.id for p in plan.points]
         chosen = every if only is None else list(queue.first_points(plan.points, only))
-        run.dry_run(console, sweep, plan, chosen, cluster, search)
+        run.dry_run(console, sweep, plan, chosen, cluster, search, prune)
         return 0
     options = Options(
         parallel=parallel or config.launch.parallel,

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from sparrow_lab.sweep.tracker import Tracker
 
 
+MOST_PRUNED = 20
+"""Points named in the preview of `--prune`."""
+
 ROUND_S = 60.0
 """So long a search on a cluster waits for a round of its controller to end."""
 
@@ -88,22 +91,23 @@ def run_sweep(
         UserError: the folder cannot be used, another launcher is at work, or the plan
             there is that of another sweep. Nothing has started then.
     """
-    difference = against_folder(sweep, plan)
-    if search is not None and not plan.points:
-        _say(console, f"{plan.name}: {search.method.title}: {search.method.most()}")
-    else:
+    if search is None:
+        difference = against_folder(sweep, plan)
         show_difference(console, plan, difference, prune)
-    unpruned = prune and search is None and bool(left_behind(sweep, plan))
-    done = finished(sweep, difference) if search is None and not unpruned else None
-    if done is not None:
-        _end(console, sweep, done)
-        return 0
+        unpruned = prune and bool(left_behind(sweep, plan))
+        if not unpruned and (done := finished(sweep, difference)) is not None:
+            _end(console, sweep, done)
+            return 0
+    elif plan.points:
+        against_folder(sweep, plan)  # another sweep's folder is left as it is
     check_gpus(_asking(sweep, plan, first), None if cluster is None else cluster.site)
     check_folder(sweep.path)
     try:
         with sweep_lock(sweep, 0 if search is None or cluster is None else ROUND_S):
             if search is not None:
+                # only now: until the lock is held the search may go on, and its plan with it
                 plan = _begin(sweep, search, cluster)
+                _show_search(console, sweep, search, plan, prune)
                 check_gpus(_asking(sweep, plan), None if cluster is None else cluster.site)
             difference = against_folder(sweep, plan)
             _write(sweep, plan, source, difference)
@@ -136,6 +140,20 @@ def _asking(sweep: SweepFolder, plan: Plan, first: int | None = None) -> list[Pl
         chosen = set(queue.first_points(plan.points, first))
         asking = [p for p in asking if p.id in chosen]
     return [p for p in asking if sweep.point(p.id).read_result() is None]
+
+
+def _show_search(
+    console: Console, sweep: SweepFolder, search: Controller, plan: Plan, prune: bool
+) -> None:
+    """Say what the plan of a search holds, and what was taken up again with it."""
+    if plan.points:
+        show_difference(console, plan, against_folder(sweep, plan), prune)
+    else:
+        _say(console, f"{plan.name}: {search.method.title}: {search.method.most()}")
+    if search.taken_up is not None:
+        count = search.taken_up
+        points = "1 point that was" if count == 1 else f"{count} points that were"
+        _say(console, f"the cancelled search is taken up again, with {points} cancelled with it")
 
 
 def _begin(sweep: SweepFolder, search: Controller, cluster: Cluster | None) -> Plan:
@@ -270,13 +288,17 @@ def dry_run(
     points: Sequence[str],
     cluster: Cluster | None = None,
     search: Controller | None = None,
+    prune: bool = False,
 ) -> None:
     """Show what would run: the difference and every chosen point; write nothing.
 
-    Of a search that is what it would begin with now; the rest depends on results.
+    Of a search that is what it would begin with now; the rest depends on results. With `prune`
+    also what that would cancel.
     """
     difference = against_folder(sweep, plan)
-    show_difference(console, plan, difference)
+    show_difference(console, plan, difference, prune)
+    if prune:
+        _show_prune(console, sweep, plan)
     states = read_states(sweep, plan)
     new = {p.id for p in difference.new}
     known = {i: s.state for i, s in states.items() if i not in new}
@@ -289,6 +311,21 @@ def dry_run(
         for line in cluster.preview(plan, states, points):
             _say(console, line)
     _say(console, f"{left} points would run; nothing was started")
+
+
+def _show_prune(console: Console, sweep: SweepFolder, plan: Plan) -> None:
+    """Say which points `--prune` would cancel."""
+    left = left_behind(sweep, plan)
+    if not left:
+        _say(console, "  --prune would cancel nothing")
+        return
+    points = "1 point" if len(left) == 1 else f"{len(left)} points"
+    _say(console, f"  --prune would cancel {points}:")
+    for state in left[:MOST_PRUNED]:
+        point = state.point
+        _say(console, f"    {point.stage} {point.short()} ({point.id[:8]}), {state.state}")
+    if len(left) > MOST_PRUNED:
+        _say(console, f"    and {len(left) - MOST_PRUNED} more")
 
 
 def source_of(path: Path) -> bytes:

@@ -63,6 +63,9 @@ class Controller:
         self.trials: list[Trial] = []
         self.finished = ""
         """Why nothing more will be proposed; empty while the search goes on."""
+        self.taken_up: int | None = None
+        """Points that `begin` took up again with a search that had been cancelled; None when
+        it had not been."""
         self._seen: tuple[str, ...] | None = None
         self._runs: dict[str, bool] = {}
         self.read()
@@ -121,14 +124,19 @@ class Controller:
         return self.plan()
 
     def _go_on(self) -> None:
-        """Take a cancelled search up again, with the points that were cancelled with it."""
+        """Take a cancelled search up again, with the points that were cancelled with it.
+
+        Points that were cancelled by themselves before stay so, as those of a grid do.
+        """
         again: list[dict[str, Any]] = [{"event": GOES_ON}]
         states = read_states(self.sweep) if self.sweep.plan_path.exists() else {}
+        with_it = _cancelled_with_it(self._ledger.read())
         for point_id, state in states.items():
-            if state.state == "cancelled":
+            if state.state == "cancelled" and point_id in with_it:
                 number = state.attempt.number if state.attempt else 0
                 again.append({"event": "retry", "point": point_id, "after": number})
         self._ledger.append_all(again)
+        self.taken_up = len(again) - 1
 
     def grow(self, states: Mapping[str, PointState]) -> list[PlannedPoint]:
         """Tell what has ended, propose what there is room for, and return the new points.
@@ -301,6 +309,17 @@ def _is_stopped(events: Iterable[Event], before: bool = False) -> bool:
         if event["event"] in (STOPPED, GOES_ON):
             before = event["event"] == STOPPED
     return before
+
+
+def _cancelled_with_it(events: Iterable[Event]) -> set[str]:
+    """The points that were cancelled when the search was, or since."""
+    found: set[str] = set()
+    for event in events:
+        if event["event"] == STOPPED:
+            found.clear()
+        elif event["event"] == "cancelled":
+            found.add(str(event.get("point")))
+    return found
 
 
 def _finished_runs(sweep: SweepFolder) -> list[PlannedPoint]:

@@ -157,8 +157,26 @@ def test_a_cancelled_search_is_taken_up_again(file: Path, tmp_path: Path) -> Non
     assert "was cancelled" in search.finished
     assert {t.outcome.kind for t in search.trials if t.outcome} == {"failed"}
     again = drive(file, tmp_path / "runs")
-    assert by_trial(again) == expected
+    assert by_trial(again) == expected and again.taken_up == len(waiting)
     assert_sound(again)
+    assert drive(file, tmp_path / "runs").taken_up is None
+
+
+def test_points_that_were_cancelled_before_the_search_stay_cancelled(
+    file: Path, tmp_path: Path
+) -> None:
+    search = drive(file, tmp_path / "runs", turns=1)
+    sweep = search.sweep
+    by_hand, *waiting = [i for i, s in read_states(sweep).items() if s.state == "planned"]
+    search._ledger.append("cancelled", point=by_hand)
+    assert waiting and stop_search(sweep)
+    search._ledger.append_all([{"event": "cancelled", "point": i} for i in waiting])
+    again = open_controller(file, tmp_path / "runs", Writes())
+    again.begin()
+    assert again.taken_up == len(waiting)
+    states = read_states(sweep)
+    assert states[by_hand].state == "cancelled"
+    assert "cancelled" not in {states[i].state for i in waiting}
 
 
 def test_a_metric_that_is_not_there_is_named(file: Path, tmp_path: Path) -> None:

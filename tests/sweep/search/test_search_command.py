@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sparrow_lab.cli import main
-from tests.sweep.search.driver import BRACKET, OPTUNA, drive
+from sparrow_lab.sweep.decide import cancel
+from sparrow_lab.sweep.options import Options
+from sparrow_lab.sweep.run import run_sweep
+from sparrow_lab.sweep.states import read_states
+from tests.sweep.search.driver import BRACKET, OPTUNA, Writes, drive, open_controller
+from tests.sweep.search.stages import STAGES
 
 
 def call(*arguments: str) -> int:
@@ -74,3 +82,37 @@ def test_mistakes_are_one_line(write, capsys: pytest.CaptureFixture[str]) -> Non
         assert call(write(OPTUNA), *arguments) == 2
         err = capsys.readouterr().err
         assert err.startswith("error: ") and words in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", [OPTUNA, BRACKET], ids=["optuna", "bracket"])
+def test_what_another_command_has_proposed_meanwhile_is_not_called_dropped(
+    write, tmp_path: Path, text: str
+) -> None:
+    """Two commands at once: the second has read the folder before the first has begun."""
+    file, runs = Path(write(text)), tmp_path / "runs"
+    late = [open_controller(file, runs, Writes())]
+    drive(file, runs, turns=1)
+    late.append(open_controller(file, runs, Writes()))
+    stale = [search.plan_ahead() for search in late[1:]]
+    drive(file, runs)
+    for search, plan in zip(late, [replace(stale[0], points=()), *stale], strict=True):
+        console = Console(record=True, width=200, file=io.StringIO())
+        code = run_sweep(search.sweep, plan, b"", Options(), console, stages=STAGES, search=search)
+        said = console.export_text()
+        assert code == 0 and "no longer in the file" not in said and "points are done" in said
+
+
+def test_a_cancelled_search_says_what_it_takes_up_again(write, tmp_path: Path) -> None:
+    file, runs = Path(write(OPTUNA)), tmp_path / "runs"
+    search = drive(file, runs, turns=1)
+    waiting = [i for i, s in read_states(search.sweep).items() if s.state == "planned"]
+    cancel(search.sweep, [], Console(quiet=True))
+    search = open_controller(file, runs, Writes())
+    console = Console(record=True, width=200, file=io.StringIO())
+    options = Options(parallel=2)
+    code = run_sweep(
+        search.sweep, search.plan_ahead(), b"", options, console, stages=STAGES, search=search
+    )
+    assert code == 0
+    said = console.export_text()
+    assert f"is taken up again, with {len(waiting)} points that were cancelled with it" in said
