@@ -204,9 +204,7 @@ def measure_curve(
                 batch = meter.roll(schedule)
                 table = meter.own(batch)
             else:
-                # a budget that holds every page is the dense rollout, to the bit: not done twice
-                everything = budget >= meter.context
-                batch = dense if everything else meter.roll(schedule, like=dense)
+                batch = meter.roll(schedule, like=dense)
                 table = meter.against(batch, dense)
             by_bin, whole, counts = meter.statistics(batch, table)
             name = {"trajectory": trajectory, "budget": budget}

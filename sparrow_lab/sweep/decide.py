@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -77,8 +78,12 @@ def cancel_points(
     console.print(said, highlight=False)
     if any(notes.submission_of(i) for i in ids):
         from sparrow_lab.sweep.slurm.stop import cancel_jobs
+        from sparrow_lab.sweep.slurm.twins import left_without
 
         console.print(cancel_jobs(sweep, notes, ids), highlight=False)
+        if twins := [i for i in left_without(sweep, ids) if i not in ids]:
+            said = f"{count(len(twins), 'other name')} of the same runs: the same command runs them"
+            console.print(said, highlight=False)
 
 
 def retry(
@@ -117,14 +122,23 @@ def retry(
         options = Options.from_json(opened, frozenset(queue.with_needs(plan.points, ids)))
         if parallel is not None:
             options = Options.from_json({**options.to_json(), "parallel": parallel}, options.only)
-        said = f"{sweep.name}: trying {count(len(again), 'point')} again"
-        console.print(said, highlight=False)
+        waiting = sum(states[i].state in ("held", "planned") for i in ids if i in states)
+        console.print(f"{sweep.name}: {_trying(again, waiting)}", highlight=False)
         if options.notes.get("site"):
             from sparrow_lab.sweep.slurm.cluster import Cluster
 
             Cluster.from_json(options.notes["site"]).submit(sweep, options, console)
             return 0
         return launch(sweep, options, console, _tracker(sweep, options))
+
+
+def _trying(again: Sequence[PointState], waiting: int) -> str:
+    """`trying 2 failed points again, and what waits for that: 2 points`."""
+    counts = Counter(s.state for s in again)
+    kinds = " and ".join(count(number, f"{state} point") for state, number in counts.items())
+    verb = "taking up" if set(counts) == {"cancelled"} else "trying"
+    rest = f", and what waits for that: {count(waiting, 'point')}" if waiting else ""
+    return f"{verb} {kinds} again{rest}"
 
 
 def _forgive(sweep: SweepFolder, states: Sequence[PointState]) -> None:

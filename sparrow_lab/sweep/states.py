@@ -60,6 +60,8 @@ class PointState:
     result: dict[str, Any] | None = None
     job: str = ""
     """The cluster's name of its job while that is in the queue."""
+    twin_of: str = ""
+    """The point whose run this one shares, as a job has found, while that is not done."""
     log: Path | None = None
     """What its job printed, where that ended before its worker had begun."""
 
@@ -134,9 +136,9 @@ def own_state(sweep: SweepFolder, point: PlannedPoint, note: Note) -> PointState
     return PointState(point, "planned", attempt=latest)
 
 
-def left_behind(sweep: SweepFolder, plan: Plan) -> list[PointState]:
+def left_behind(sweep: SweepFolder, plan: Plan, notes: Notes | None = None) -> list[PointState]:
     """Points that this plan or an earlier one dropped, neither done nor cancelled since."""
-    notes = read_notes(Ledger(sweep.ledger_path).read())
+    notes = notes or read_notes(Ledger(sweep.ledger_path).read())
     planned = {p.id for p in plan.points}
     left = []
     for point_id, note in notes.points.items():
@@ -147,6 +149,18 @@ def left_behind(sweep: SweepFolder, plan: Plan) -> list[PointState]:
         if state.state != "done":
             left.append(state)
     return left
+
+
+def still_at_work(
+    sweep: SweepFolder, plan: Plan, notes: Notes, ask: Callable[[], Queue] | None = None
+) -> list[PointState]:
+    """Of what was dropped and not cancelled, the points that still wait in a queue or run."""
+    states = {s.point.id: s for s in left_behind(sweep, plan, notes)}
+    if any(notes.submission_of(i) for i in states):
+        from sparrow_lab.sweep.slurm.states import with_queue
+
+        states = with_queue(sweep, states, notes, ask)
+    return [s for s in states.values() if s.state == "running" or s.job]
 
 
 def held_by_needs(states: Iterable[PointState]) -> dict[str, PointState]:

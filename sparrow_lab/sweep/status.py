@@ -15,10 +15,10 @@ from sparrow_lab.runs.search import search_lines
 from sparrow_lab.sweep.guards import default_parallel
 from sparrow_lab.sweep.lock import lock_owner
 from sparrow_lab.sweep.progress import Progress, progress_of, time_left
-from sparrow_lab.sweep.search.at_work import controller_job
+from sparrow_lab.sweep.search.at_work import controller_job, why_not_begun
 from sparrow_lab.sweep.slurm.detail import with_detail
 from sparrow_lab.sweep.slurm.squeue import Queue, read_queue
-from sparrow_lab.sweep.states import ON_CLUSTER, STATES, PointState, read_states
+from sparrow_lab.sweep.states import ON_CLUSTER, STATES, PointState, read_states, still_at_work
 from sparrow_lab.sweep.table import by_stage, heading, point_lines, running_table
 
 MOST_REASONS = 6
@@ -38,18 +38,21 @@ class Status:
         self.sweep = sweep
         self.notes = read_notes(Ledger(sweep.ledger_path).read())
         self.notice = ""
-        states = read_states(sweep, None, self.notes, self._ask)
+        self._queue: Queue | None = None
+        plan = sweep.read_plan()
+        states = read_states(sweep, plan, self.notes, self._ask)
         self.states: dict[str, PointState] = with_detail(states, self.notes)
         self.running: dict[str, Progress] = {
             i: progress_of(s.attempt) for i, s in self.states.items() if s.state == "running"
         }
+        self.left_over = still_at_work(sweep, plan, self.notes, self._ask)
         self.launcher = lock_owner(sweep)
         self.controller = controller_job(sweep)
         self.search = search_lines(sweep)
 
     def _ask(self) -> Queue:
-        """Read the cluster's queue; one that does not answer is one line of notice."""
-        queue = read_queue()
+        """Read the cluster's queue, once; one that does not answer is one line of notice."""
+        queue = self._queue = self._queue or read_queue()
         if queue.error:
             self.notice = f"the queue is not known, only files: {queue.error}"
         return queue
@@ -70,6 +73,14 @@ class Status:
         named = [(reason, count) for reason, count in why.most_common(MOST_REASONS) if reason]
         return [f"pending: {count} {_of(count, reason)}" for reason, count in named]
 
+    def dropped(self) -> list[str]:
+        """One line on points that are no longer in the file and still wait or run, if any do."""
+        counts = Counter(s.state for s in self.left_over)
+        if not counts:
+            return []
+        said = ", ".join(f"{counts[s]} {s}" for s in STATES if counts[s])
+        return [f"no longer in the file: {said}; 'sweep ... --prune' or 'cancel' ends them"]
+
     def left(self) -> float | None:
         """Seconds until all is done, if that can be told."""
         workers = max(1, len(self.running)) if self.running else default_parallel(1)
@@ -89,6 +100,7 @@ class Status:
             "notice": self.notice or None,
             "controller": self.controller or None,
             "search": self.search,
+            "dropped": [self._point_json(s) for s in self.left_over],
             "counts": {s: counts[s] for s in STATES},
             "stages": {stage: dict(c) for stage, c in stages.items()},
             "points": [self._point_json(s) for s in self.states.values()],
@@ -107,15 +119,15 @@ class Status:
         ]
         if self.notice:
             parts.append(Text(self.notice, style="yellow"))
-        parts.extend(Text(line) for line in self.waiting())
+        parts.extend(Text(line) for line in [*self.waiting(), *self.dropped()])
         if self.running:
             parts.append(running_table(self.states, self.running))
         quiet = () if everything else ("done", "planned", "running", "pending", "submitted")
-        rows = [s for s in self.states.values() if s.state not in quiet or s.same_as]
+        rows = [s for s in self.states.values() if s.state not in quiet or s.same_as or s.twin_of]
         parts.extend(point_lines(rows, self.states))
         parts.extend(Text(line) for line in self.search)
-        if self.controller:
-            parts.append(Text(f"controller: {self.controller}"))
+        if said := self.controller or why_not_begun(self.sweep):
+            parts.append(Text(f"controller: {said}"))
         return Group(*parts)
 
     def _point_json(self, state: PointState) -> dict[str, Any]:
@@ -131,6 +143,7 @@ class Status:
             "job": state.job or None,
             "attempt": state.attempt.number if state.attempt else _attempt(state.result),
             "same_as": state.same_as,
+            "log": str(state.log) if state.log is not None else None,
             "seconds": (state.result or {}).get("seconds"),
             "metrics": {k: metrics[k] for k in SHOWN_METRICS if k in metrics},
             "progress": None

@@ -12,14 +12,11 @@ import pytest
 from sparrow_lab.acceptance.histogram import ACCEPTANCE_BINS, percentile_of_counts
 from sparrow_lab.errors import UserError
 from sparrow_lab.models.load import load_model
-from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.sparsity.calibration import cheapest_schedule
 from sparrow_lab.sparsity.curve import Curve
-from sparrow_lab.sparsity.make import schedule_settings
-from sparrow_lab.sparsity.schedule import Schedule
 from sparrow_lab.stages import Interrupted
-from sparrow_lab.stages.calibrate import Meter, budget_ladder, measure_curve
+from sparrow_lab.stages.calibrate import budget_ladder, measure_curve
 from sparrow_lab.tasks import make_task
 from tests.stages.core import context_of, make_config, make_sweep, result_of, run, table_rows
 
@@ -235,30 +232,3 @@ def test_a_calibration_that_is_asked_to_stop_leaves_no_result(tmp_path: Path) ->
     with pytest.raises(Interrupted, match="SIGTERM"):
         stage(ctx)
     assert not (ctx.folder.path / "curve.json").exists()
-
-
-def test_a_budget_that_holds_everything_is_not_rolled_out_twice(
-    curve: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same rows come out if it is."""
-    rolled: list[bool] = []
-    roll = Meter.roll
-
-    def noted(meter: Meter, schedule: Schedule, like: RolloutBatch | None = None) -> RolloutBatch:
-        rolled.append(like is not None)
-        return roll(meter, schedule, like)
-
-    monkeypatch.setattr(Meter, "roll", noted)
-    budgets = len(curve["pooled"]) // 2
-    assert measured() == curve
-    assert rolled.count(True) == budgets - 1
-    config = make_config()
-    model, tokenizer = load_model(config.model)
-    meter = Meter(model, make_task(config.task, tokenizer), config, "calibrate", 1)
-    dense = roll(meter, Schedule.dense(8))
-    last = max(row["budget"] for row in curve["pooled"])
-    settings = schedule_settings(config.sparsity)
-    batch = roll(meter, Schedule.fixed(last, 8, **settings), like=dense)
-    rows, _, _ = meter.statistics(batch, meter.against(batch, dense))
-    told = [r for r in curve["rows"] if (r["trajectory"], r["budget"]) == ("dense", last)]
-    assert [{"trajectory": "dense", "budget": last, **row} for row in rows] == told

@@ -264,7 +264,7 @@ def test_retry_runs_what_failed_and_what_it_held_and_nothing_else(
     Launcher(sweep, Options(retries=1, only=only), stages=fakes.STAGES).run()
     assert states_of(sweep)["7a000000"] == "failed"
     code, said = retry(sweep, monkeypatch)
-    assert code == 0 and "trying 1 point again" in said
+    assert code == 0 and "trying 1 failed point again, and what waits for that: 1 point" in said
     found = states_of(sweep)
     assert found["7a000000"] == found["e0000000"] == "done"
     assert found["7a001000"] == "planned"

@@ -11,7 +11,7 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.stages.signals import StopFlag
 from sparrow_lab.sweep.lock import Held, sweep_lock
-from sparrow_lab.sweep.search.at_work import has_left_the_queue, lease_of
+from sparrow_lab.sweep.search.at_work import BEGINS, has_left_the_queue, lease_of
 from sparrow_lab.sweep.search.cluster_round import Passing, Rounds
 from sparrow_lab.sweep.search.controller import Controller
 from sparrow_lab.sweep.search.lease import Lease
@@ -46,9 +46,10 @@ def control(sweep: SweepFolder, stop: StopFlag, console: Console, job: str | Non
     if not lease.acquire(has_left_the_queue, job=job):
         holder = lease.holder() or {}
         where = f"job {holder.get('job')}" if holder.get("job") else f"pid {holder.get('pid')}"
-        _say(console, f"another controller is at work ({where} on {holder.get('host')}); leaving")
+        other = f"another controller is at work ({where} on {holder.get('host')})"
+        _say(console, f"{BEGINS}{sweep.name}: {other}; leaving")
         return 0
-    _say(console, f"controller of {sweep.name} begins: lease {lease.number}, job {job}")
+    _say(console, f"{BEGINS}{sweep.name} begins: lease {lease.number}, job {job}")
     try:
         with _renewed(lease):
             return _rounds(sweep, lease, stop, console)

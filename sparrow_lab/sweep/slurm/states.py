@@ -140,20 +140,33 @@ def _is_of(attempt: AttemptFolder | None, submission: Submission) -> bool:
 def _twins(
     sweep: SweepFolder, states: dict[str, PointState], notes: Notes, queue: Queue
 ) -> dict[str, PointState]:
-    """Points that left their run to another: they wait for it, or are held with it."""
-    for point_id, state in states.items():
-        if state.state != "submitted" or state.job or state.reason:
+    """Points that left their run to another, and the evaluations of such points."""
+    for point_id, state in states.items():  # needs come first
+        if state.job or state.state not in ("planned", "submitted"):
             continue
-        owner = twins.read_twin(sweep, point_id)
-        other = states.get(owner or "")
-        if owner is None or other is None:
-            continue
-        note = notes.of(owner)
-        # its job finishes the twins after its own result is written
-        at_it = (note.chunk or "", note.index) in queue.elements or bool(queue.error)
-        now: State = "submitted" if at_it or other.state in ON_CLUSTER else "planned"
-        if other.state in BLOCKING:
-            now = "held"
-        said = f", which is {other.state}" if now == "held" else ""
-        states[point_id] = replace(state, state=now, reason=f"the same run as {owner}{said}")
+        trained = states.get(state.point.needs.get("train", ""))
+        if trained is not None and trained.twin_of:
+            said = f"its train is the same run as {trained.twin_of}"
+            states[point_id] = replace(state, reason=said, twin_of=trained.twin_of)
+        elif state.state == "submitted" and (owner := twins.read_twin(sweep, point_id)):
+            note = notes.of(owner)
+            # its job finishes the twins after its own result is written
+            at_it = (note.chunk or "", note.index) in queue.elements or bool(queue.error)
+            states[point_id] = _twin(state, owner, states.get(owner), at_it)
     return states
+
+
+def _twin(state: PointState, owner: str, other: PointState | None, at_it: bool) -> PointState:
+    """A point that left its run to `owner`: it waits for that, or is held with it.
+
+    An owner that was cancelled, or has left the plan, holds nothing: the next submission lets
+    the point run itself.
+    """
+    now: State = "submitted" if at_it or (other and other.state in ON_CLUSTER) else "planned"
+    reason = f"the same run as {owner}"
+    if other is not None and other.state in BLOCKING - {"cancelled"}:
+        now, reason = "held", f"{reason}, which is {other.state}"
+    elif (other is not None and other.state == "cancelled") or (other is None and not at_it):
+        gone = "was cancelled" if other is not None else "has left the file"
+        now, reason = "planned", f"{reason}, which {gone}; the same command runs this one"
+    return replace(state, state=now, reason=reason, twin_of=owner)

@@ -2,7 +2,8 @@
 
 The element of such a point notes whose run it is and leaves: `same_as.json` in the point's
 folder, and its name under `twins/<owner>/`. The one that runs finishes its twins when it is
-done. The note is written before the owner's result is looked at, and the owner looks for notes
+done; one that is cancelled leaves them to the next submission, which lets one of them run. The
+note is written before the owner's result is looked at, and the owner looks for notes
 after its result is written: one of the two sees the other, whatever the order.
 """
 
@@ -34,6 +35,16 @@ def note_twin(sweep: SweepFolder, point: PlannedPoint, owner: str) -> bool:
 def forget_twin(sweep: SweepFolder, point_id: str) -> None:
     """The point is to run itself after all."""
     (sweep.point(point_id).path / "same_as.json").unlink(missing_ok=True)
+
+
+def left_without(sweep: SweepFolder, owners: Iterable[str]) -> list[str]:
+    """The points without a result that left their runs to these owners."""
+    return [
+        twin
+        for owner in owners
+        for twin in _names(sweep, "twins", owner)
+        if read_twin(sweep, twin) == owner and sweep.point(twin).read_result() is None
+    ]
 
 
 def finish_twins(sweep: SweepFolder, owners: Iterable[str] | None = None) -> list[str]:

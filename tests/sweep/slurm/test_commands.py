@@ -18,8 +18,10 @@ from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.plan import Plan
 from sparrow_lab.sweep.options import Options
+from sparrow_lab.sweep.search.at_work import controller_folder
 from sparrow_lab.sweep.slurm.cluster import Cluster
-from sparrow_lab.sweep.slurm.squeue import read_queue
+from sparrow_lab.sweep.slurm.programs import call as ask_slurm
+from sparrow_lab.sweep.slurm.squeue import job_name, read_queue
 from sparrow_lab.sweep.slurm.submit import submit
 from tests.sweep import fakes
 from tests.sweep.slurm.conftest import Handed, HandIn
@@ -140,10 +142,18 @@ def test_an_extended_axis_and_a_dropped_value(
     assert "4 no longer in the file, left alone; --prune cancels them" in out
     assert "submitted 4 points" in out
     before = len(read_queue().elements)
-    # what an earlier command dropped can still be reached
+    # what an earlier command dropped is seen, and can still be reached
+    code, out, _ = call("status", "small")
+    assert "no longer in the file: 2 pending, 2 submitted; " in out
+    code, out, _ = call(*sweep(tmp_path, "--prune", "--dry-run"))
+    assert code == 0 and "--prune would cancel 4 points:" in out
+    assert re.search(r"train .*seed=0.*, planned", out) and len(read_queue().elements) == before
     code, out, _ = call(*sweep(tmp_path, "--prune"))
     assert code == 0 and "2 jobs cancelled" in out
     assert len(read_queue().elements) == before - 2
+    assert "no longer in the file" not in call("status", "small")[1]
+    code, out, _ = call(*sweep(tmp_path, "--prune", "--dry-run"))
+    assert code == 0 and "--prune would cancel nothing" in out
     code, out, _ = call(*sweep(tmp_path, "--prune"))
     assert code == 0 and "cancelled" not in out
     file.write_text(EXPERIMENT.replace("seed: [0, 1]", "seed: [1]"))
@@ -166,7 +176,11 @@ def test_cancel_takes_what_has_left_the_file_too(
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [(("--local",), "--site and --local exclude each other"), (("--site", "no.yaml"), "no.yaml")],
+    [
+        (("--local",), "--site and --local exclude each other"),
+        (("--site", "no.yaml"), "no.yaml"),
+        (("--site", "."), "this is a folder; give a site file (.yaml)"),
+    ],
 )
 def test_mistakes_are_one_line(
     waiting: FakeSlurm, call: Call, tmp_path: Path, more: tuple[str, ...], said: str
@@ -210,6 +224,29 @@ def test_status_knows_what_slurm_says_and_writes_nothing(
     assert "failed" not in out and "lost" not in out
 
 
+def test_status_says_why_the_controller_of_a_search_waits(
+    waiting: FakeSlurm, call: Call, tmp_path: Path
+) -> None:
+    call(*sweep(tmp_path))
+    folder = SweepFolder(tmp_path / "runs" / "small")
+    controller_folder(folder).mkdir()
+    token = "c0ffee"
+    words = ["--parsable", "--hold", "--array=0-0", f"--job-name={job_name(token)}"]
+    job = ask_slurm(["sbatch", *words, "--wrap=true"]).strip()
+    Ledger(folder.ledger_path).append("controller", token=token, job=job)
+    said = call("status", "small")[1]
+    assert f"controller: job {job}_0, pending: is held in the queue" in said
+    # one that has never had a node says nothing, one that could not begin does
+    waiting.set_state(job, "FAILED")
+    assert "controller" not in call("status", "small")[1]
+    folder.submission(token).mkdir()
+    (folder.submission(token) / "0.log").write_text("no module cuda/99\n")
+    said = call("status", "small")[1]
+    assert f"controller: its job {job} ended before it had begun: no module cuda/99" in said
+    (folder.submission(token) / "0.log").write_text("10:00 controller of small begins\n")
+    assert "controller" not in call("status", "small")[1]
+
+
 def test_a_job_that_left_without_a_word_is_lost_with_slurms_reason(
     waiting: FakeSlurm, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +273,7 @@ def test_cancel_some_and_take_them_up_again(waiting: FakeSlurm, call: Call, tmp_
     assert list(states(call).values()).count("cancelled") == 4
     code, out, _ = call("retry", "small", "--cancelled", "--where", "seed=1,stage=train")
     assert code == 0 and "submitted 2 points in 2 arrays" in out
+    assert "taking up 2 cancelled points again" in out
 
 
 def failing(hand_in: HandIn, **options: Any) -> Handed:
@@ -275,21 +313,28 @@ def test_a_worker_that_cannot_start_is_a_failure_that_names_its_log(
 ) -> None:
     handed = hand_in(Plan("odd", {}, (fakes.make_point("aa00", "train"),)))
     monkeypatch.setenv("PYTHONHOME", "/nowhere")  # as on a node without the environment
-    monkeypatch.setattr("sparrow_lab.sweep.slurm.states.SETTLING_S", 0.0)
     handed.submit()
     monkeypatch.delenv("PYTHONHOME")
-    assert handed.over() == {"aa00": "lost"}
-    assert "its job left the queue before it had begun: " in handed.reasons()["aa00"]
+    assert handed.over() == {"aa00": "failed"}
+    why = "its job ended before its worker had begun (exit code 1): "
+    assert handed.reasons()["aa00"].startswith(why) and len(handed.reasons()["aa00"]) > len(why)
 
 
 def test_a_worker_that_dies_before_it_begins_is_a_failure_with_its_last_words(
-    fake_slurm: FakeSlurm, hand_in: HandIn
+    fake_slurm: FakeSlurm, hand_in: HandIn, call: Call
 ) -> None:
     handed = hand_in(Plan("odd", {}, (fakes.make_point("aa00", "train"),)))
     (handed.sweep.point("aa00").path / "point.json").unlink()  # the element cannot even read it
     submit(handed.sweep, handed.site, fakes_options(handed), handed.said.append, fakes.STAGES)
-    assert handed.over() == {"aa00": "lost"}
+    assert handed.over() == {"aa00": "failed"}
     assert "no readable point.json" in handed.reasons()["aa00"]
+    code, out, _ = call("status", "odd")
+    assert code == 0 and "(exit code 1)" in out and "no readable point.json" in out
+    code, out, _ = call("logs", "aa00", "--sweep", "odd")
+    assert code == 0 and "Traceback" in out
+    (log,) = handed.sweep.path.glob("submitted/*/0.log")
+    assert out.splitlines()[-1].endswith(f"all that it printed: {log}")
+    assert call("logs", "aa00", "--sweep", "odd", "--attempt", "1")[0] == 2
 
 
 def test_retry_submits_to_the_same_site(fake_slurm: FakeSlurm, hand_in: HandIn, call: Call) -> None:
@@ -298,6 +343,22 @@ def test_retry_submits_to_the_same_site(fake_slurm: FakeSlurm, hand_in: HandIn, 
     assert code == 0 and "submitted 1 point in 1 array" in out
     assert isinstance(handed.sweep, SweepFolder)
     assert len(read_queue().elements) <= 1
+
+
+def test_retry_forgives_a_job_that_could_not_begin(
+    fake_slurm: FakeSlurm, hand_in: HandIn, call: Call
+) -> None:
+    handed = hand_in(Plan("bad", {}, (fakes.make_point("aa00", "train"),)), setup="[exit 7]")
+    submit(handed.sweep, handed.site, fakes_options(handed), handed.said.append, fakes.STAGES)
+    assert handed.over() == {"aa00": "failed"}
+    # it may not be tried again by itself: retries are 0
+    submit(handed.sweep, handed.site, fakes_options(handed), handed.said.append, fakes.STAGES)
+    assert handed.said[-1] == "left alone: 1 failed"
+    for _ in range(2):
+        code, out, _ = call("retry", "bad", "--failed")
+        assert code == 0 and "trying 1 failed point again" in out
+        assert "submitted 1 point in 1 array" in out
+        assert handed.over() == {"aa00": "failed"}
 
 
 def test_watching_ends_with_the_sweep_and_its_code(
