@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sparrow_lab.errors import UserError
 from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
@@ -137,7 +138,8 @@ def own_state(sweep: SweepFolder, point: PlannedPoint, note: Note) -> PointState
 
 
 def left_behind(sweep: SweepFolder, plan: Plan, notes: Notes | None = None) -> list[PointState]:
-    """Points that this plan or an earlier one dropped, neither done nor cancelled since."""
+    """Points that this plan or an earlier one dropped, neither done nor cancelled since; one whose
+    `point.json` is damaged is passed over."""
     notes = notes or read_notes(Ledger(sweep.ledger_path).read())
     planned = {p.id for p in plan.points}
     left = []
@@ -145,7 +147,11 @@ def left_behind(sweep: SweepFolder, plan: Plan, notes: Notes | None = None) -> l
         folder = sweep.point(point_id)
         if point_id in planned or note.cancelled or not folder.path.is_dir():
             continue
-        state = own_state(sweep, folder.read_point(), note)
+        try:
+            point = folder.read_point()
+        except UserError:  # no job can begin it either
+            continue
+        state = own_state(sweep, point, note)
         if state.state != "done":
             left.append(state)
     return left

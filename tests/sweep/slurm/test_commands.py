@@ -170,6 +170,11 @@ def test_cancel_takes_what_has_left_the_file_too(
     (tmp_path / "small.yaml").write_text(EXPERIMENT.replace("seed: [0, 1]", "seed: [1]"))
     code, _, _ = call(*sweep(tmp_path))
     assert code == 0 and read_queue().elements
+    # one that cannot be read any more hinders nobody
+    left = json.loads(call("status", "small", "--json")[1])["dropped"]
+    assert len(left) == 4
+    (tmp_path / "runs" / "small" / "points" / left[-1]["id"] / "point.json").write_text("")
+    assert len(json.loads(call("status", "small", "--json")[1])["dropped"]) == 3
     assert call("cancel", "small")[0] == 0
     assert not read_queue().elements
 
