@@ -18,6 +18,9 @@ pytestmark = pytest.mark.slurm
 
 Run = Callable[..., str]
 
+UNKNOWN = "9000000"
+"""No job of a test cluster has this id: it counts on from run to run."""
+
 
 def on(fake: FakeSlurm, pretended: bool) -> Run:
     """A function that calls a program of one of the two; the other is not on the PATH."""
@@ -56,12 +59,18 @@ def refusals(run: Run) -> list[str]:
 
 def unknown_ids(run: Run) -> list[str]:
     return [
-        run("squeue", "-h", "-j", "99"),
-        run("scontrol", "requeue", "99"),
-        run("scontrol", "show", "job", "99"),
-        run("scancel", "99"),
-        run("sacct", "-n", "-j", "99"),
-        run("sbatch", "--hold", "--dependency=afterany:99", "--output=/dev/null", "--wrap=true"),
+        run("squeue", "-h", "-j", UNKNOWN),
+        run("scontrol", "requeue", UNKNOWN),
+        run("scontrol", "show", "job", UNKNOWN),
+        run("scancel", UNKNOWN),
+        run("sacct", "-n", "-j", UNKNOWN),
+        run(
+            "sbatch",
+            "--hold",
+            f"--dependency=afterany:{UNKNOWN}",
+            "--output=/dev/null",
+            "--wrap=true",
+        ),
     ]
 
 

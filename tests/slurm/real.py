@@ -66,10 +66,22 @@ class RealSlurm:
         """Whether the job is no more in the queue."""
         return self.state(job) == ""
 
+    def give_nodes_back(self) -> None:
+        """Take nodes that Slurm has drained or given up into use again, as an operator would.
+
+        It drains one on which it finds a job that it has just requeued ("Duplicate jobid"), as
+        happens when it preempts soon after its own end.
+        """
+        for line in run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %t").splitlines():
+            node, state = line.split()
+            if state.startswith(("down", "drain", "drng")):
+                run("scontrol", "update", f"nodename={node}", "state=resume")
+
     def make_whole(self) -> None:
-        """Start what is missing, and take every job out of the queue."""
+        """Start what is missing, use every node, and take every job out of the queue."""
         if None in self.pids().values():
             self.repair()
+        self.give_nodes_back()
         if run("squeue", "-h"):
             run("scancel", "--user=root")
             wait_for(lambda: run("squeue", "-h") == "", 40)

@@ -222,6 +222,12 @@ def test_a_sweep_after_all_of_it_is_as_if_nothing_had_been(
     slurm.repair()
     wait_for(lambda: any(s.state == "running" for s in backend.states().values()), 120)
     slurm.sbatch("sleep 1", *EVERYTHING)
+
+    def over() -> bool:
+        slurm.give_nodes_back()
+        return backend.queue() == []
+
+    wait_for(over, 240)
     backend.wait(plan)
     for _ in range(3):
         if set(backend.run(plan).values()) == {"done"}:
