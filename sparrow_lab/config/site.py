@@ -101,6 +101,11 @@ class SiteConfig(Strict):
     _source: Source = PrivateAttr(default_factory=Source)
     _file: str = PrivateAttr(default="")
 
+    @property
+    def file(self) -> str:
+        """The file that this was read from; empty for a site made otherwise."""
+        return self._file
+
     def where(self, key: str) -> str:
         """`file:line:column` of a key's value, or the file where the key is not written."""
         root = self._source.root

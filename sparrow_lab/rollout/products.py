@@ -1,7 +1,7 @@
 """Products of a few tokens with a large matrix, the bulk of a decoding step of a real model.
 
 On the CPU, BLAS takes a product with 8 to 64 rows up to twice as long when the few rows come
-first (measured in experiments/LOG.md). So there the matrix comes first and the result is turned;
+first (at 10 rows: experiments/LOG.md). So there the matrix comes first and the result is turned;
 small matrices, which stay in the cache, and a GPU take the plain way.
 
 Shape suffixes: N tokens, M numbers in, C numbers out.

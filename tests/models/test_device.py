@@ -54,9 +54,12 @@ def test_the_refusal_says_what_is_missing(
 
 
 def test_a_gpu_that_is_there_is_no_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    asked: list[bool] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: asked.append(True) or True)
     check_device("cuda", "model.device")
     check_device("cuda:3", "device")
+    check_device("cpu", "device")
+    assert asked == [True, True]  # torch was asked, and its yes was enough
 
 
 def test_the_cpu_is_the_default() -> None:

@@ -53,6 +53,6 @@ def refusal(error: SlurmError, site: SiteConfig, what: str) -> UserError:
     key = blamed_key(error.text, site)
     where = site.where(key) if key else site.where("")
     named = f"{key}: " if key else ""
-    if AMBIGUOUS in error.text.lower() and site._file:
-        what += f"; 'sparrow-lab doctor --site {site._file}' finds whether another key is to blame"
+    if AMBIGUOUS in error.text.lower() and site.file:
+        what += f"; 'sparrow-lab doctor --site {site.file}' finds whether another key is to blame"
     return UserError(f"{named}{error.program} says '{error.text}'; {what}", where or None)
