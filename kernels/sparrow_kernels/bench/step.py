@@ -17,7 +17,7 @@ from sparrow_kernels.bench.inputs import QWEN_1_7B, Heads
 from sparrow_kernels.bench.row import Row, byte_floor
 from sparrow_kernels.bench.timing import replay_ms
 from sparrow_kernels.landmarks import write_kv
-from sparrow_kernels.page_choice import kept_pages, page_choice
+from sparrow_kernels.page_choice import kept_pages, write_and_choose
 from sparrow_kernels.paged_decode import paged_decode
 
 OP = "step"
@@ -79,13 +79,16 @@ class Step:
         keys, values = self.pools[i]
         new_keys, new_values = self.new[i]
         table, lengths, q = self.table, self.lengths, self.q[i]
-        write_kv(keys, values, self.marks[i], new_keys, new_values, None, lengths, table)
+        new = (new_keys, new_values)
         more: dict[str, Any] = {"counters_R": self.counters}
         pages = None
-        if i > 0:
+        if i == 0:
+            write_kv(keys, values, self.marks[i], *new, None, lengths, table)
+        else:
             width = self.budget // self.size
-            chosen = (q, self.marks[i], table, lengths, keep, self.size, FIRST, LAST, width)
-            pages = page_choice(*chosen)
+            pools = (keys, values, self.marks[i])
+            places = (table, lengths, keep)
+            pages = write_and_choose(q, *pools, *new, *places, FIRST, LAST, width)
             more["keep_BK"] = keep[:, None]
         scale = self.heads.dim**-0.5
         return paged_decode(q, keys, values, table, pages, lengths, scale, **more).out_BKGD

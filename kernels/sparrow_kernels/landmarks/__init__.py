@@ -43,7 +43,33 @@ def write_kv(
         ValueError: shapes, dtypes or strides that do not fit, or in debug mode a page that is not
             there. Says which argument, what was found and what is allowed.
     """
-    N, K, S, D = _check_pool(keys_NKSD, values_NKSD)
+    args = (keys_NKSD, values_NKSD, marks_NKRD, new_keys_TKD, new_values_TKD)
+    places = (starts_B1, lengths_B, table_BP, kind)
+    T = len(lengths_B) if starts_B1 is None else len(new_keys_TKD)
+    check_write(*args, *places)
+    if checks_values(debug):
+        N, _, S, _ = keys_NKSD.shape
+        check_write_values(N, S, T, starts_B1, lengths_B, table_BP)
+    if pick_backend(keys_NKSD, backend) == "torch":
+        return naive.write_kv(*args, *places)
+    from sparrow_kernels.landmarks.triton import launch
+
+    return launch(*args, *places, 1 if starts_B1 is None else T if longest is None else longest)
+
+
+def check_write(
+    keys_NKSD: Tensor,
+    values_NKSD: Tensor,
+    marks_NKRD: Tensor | None,
+    new_keys_TKD: Tensor,
+    new_values_TKD: Tensor,
+    starts_B1: Tensor | None,
+    lengths_B: Tensor,
+    table_BP: Tensor,
+    kind: Landmark,
+) -> None:
+    """Raise ValueError unless all of a write's arguments fit each other."""
+    N, K, _, D = _check_pool(keys_NKSD, values_NKSD)
     R = landmark_rows(kind)
     like = f"{keys_NKSD.dtype} on {keys_NKSD.device}"
     if marks_NKRD is not None:
@@ -66,15 +92,6 @@ def write_kv(
         require(kind_fits, OP, f"{name} must hold int32 or int64")
     fits = starts_B1 is None or tuple(starts_B1.shape) == (B + 1,)
     require(fits, OP, f"starts must hold B + 1 = {B + 1} numbers")
-    if checks_values(debug):
-        _check_values(N, S, T, starts_B1, lengths_B, table_BP)
-    args = (keys_NKSD, values_NKSD, marks_NKRD, new_keys_TKD, new_values_TKD)
-    places = (starts_B1, lengths_B, table_BP, kind)
-    if pick_backend(keys_NKSD, backend) == "torch":
-        return naive.write_kv(*args, *places)
-    from sparrow_kernels.landmarks.triton import launch
-
-    return launch(*args, *places, 1 if starts_B1 is None else T if longest is None else longest)
 
 
 def _check_pool(keys_NKSD: Tensor, values_NKSD: Tensor) -> tuple[int, int, int, int]:
@@ -90,7 +107,7 @@ def _check_pool(keys_NKSD: Tensor, values_NKSD: Tensor) -> tuple[int, int, int, 
     return N, K, S, D
 
 
-def _check_values(
+def check_write_values(
     N: int, S: int, T: int, starts_B1: Tensor | None, lengths_B: Tensor, table_BP: Tensor
 ) -> None:
     P = table_BP.shape[1]

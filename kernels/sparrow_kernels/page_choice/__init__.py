@@ -1,7 +1,8 @@
 """Page choice: score landmarks against the query and keep the best pages within a budget.
 
 `page_choice` is the op: it checks its arguments and runs the kernels on a GPU, the definition
-elsewhere. `score_evenly` and `best_evenly` are forms for even sequences on a CPU.
+elsewhere. `write_and_choose` is that op with the write of the newest token beside it, as a layer of
+a decode step needs them. `score_evenly` and `best_evenly` are forms for even sequences on a CPU.
 """
 
 from __future__ import annotations
@@ -10,6 +11,12 @@ import torch
 from torch import Tensor
 
 from sparrow_kernels.dispatch import Backend, checks_values, pick_backend, require
+from sparrow_kernels.landmarks import (
+    Landmark,
+    check_write,
+    check_write_values,
+)
+from sparrow_kernels.landmarks.naive import write_kv as naive_write_kv
 from sparrow_kernels.page_choice import naive
 from sparrow_kernels.page_choice.budget import kept_pages
 from sparrow_kernels.page_choice.cpu import best_evenly, score_evenly
@@ -22,6 +29,7 @@ __all__ = [
     "page_choice",
     "page_scores",
     "score_evenly",
+    "write_and_choose",
 ]
 
 OP = "page_choice"
@@ -65,6 +73,79 @@ def page_choice(
         ValueError: arguments that do not fit, or in debug mode a page that is not there. Says which
             argument, what was found and what is allowed.
     """
+    args = (q_BKGD, marks_NKRD, table_BP, lengths_B, keep_B, page_size, first, last, width, score)
+    _check_choice(*args)
+    if checks_values(debug):
+        _check_values(len(marks_NKRD), page_size, lengths_B, table_BP)
+    if pick_backend(q_BKGD, backend) == "torch":
+        return naive.page_choice(*args)
+    _check_sizes(q_BKGD, table_BP)
+    from sparrow_kernels.page_choice.triton import launch
+
+    return launch(*args)
+
+
+def write_and_choose(
+    q_BKGD: Tensor,
+    keys_NKSD: Tensor,
+    values_NKSD: Tensor,
+    marks_NKRD: Tensor,
+    new_keys_BKD: Tensor,
+    new_values_BKD: Tensor,
+    table_BP: Tensor,
+    lengths_B: Tensor,
+    keep_B: Tensor,
+    first: int,
+    last: int,
+    width: int,
+    score: Score = "group_mean",
+    landmark: Landmark = "mean",
+    *,
+    backend: Backend | None = None,
+    debug: bool | None = None,
+) -> Tensor:
+    """Write each sequence's newest token, and choose the pages that its query attends to.
+
+    The same as `write_kv` without starts and then `page_choice`, to the bit; on a GPU both share a
+    launch. They may run beside each other: a page that the newest token fills is the sequence's
+    last, whose landmark no choice looks at, as `last` is at least 1.
+
+    Returns:
+        As `page_choice`.
+
+    Raises:
+        ValueError: as `write_kv` and `page_choice`.
+    """
+    written = (keys_NKSD, values_NKSD, marks_NKRD, new_keys_BKD, new_values_BKD)
+    places = (None, lengths_B, table_BP, landmark)
+    check_write(*written, *places)
+    size = keys_NKSD.shape[2]
+    args = (q_BKGD, marks_NKRD, table_BP, lengths_B, keep_B, size, first, last, width, score)
+    _check_choice(*args)
+    if checks_values(debug):
+        check_write_values(len(keys_NKSD), size, len(lengths_B), None, lengths_B, table_BP)
+    if pick_backend(q_BKGD, backend) == "torch":
+        naive_write_kv(*written, *places)
+        return naive.page_choice(*args)
+    _check_sizes(q_BKGD, table_BP)
+    from sparrow_kernels.landmarks.triton import plan
+    from sparrow_kernels.page_choice.triton import launch
+
+    return launch(*args, write=plan(*written, *places, 1))
+
+
+def _check_choice(
+    q_BKGD: Tensor,
+    marks_NKRD: Tensor,
+    table_BP: Tensor,
+    lengths_B: Tensor,
+    keep_B: Tensor,
+    page_size: int,
+    first: int,
+    last: int,
+    width: int,
+    score: Score,
+) -> None:
     _check(q_BKGD, marks_NKRD, table_BP, lengths_B, keep_B)
     P = table_BP.shape[1]
     require(score in ("group_mean", "softmax_max"), OP, f"no score is called {score!r}")
@@ -73,17 +154,13 @@ def page_choice(
     require(last >= 1, OP, f"last must be 1 or more (the partial page is kept), found {last}")
     least = min(first + last, P)
     require(least <= width <= P, OP, f"width must be {least} to {P}, found {width}")
-    if checks_values(debug):
-        _check_values(len(marks_NKRD), page_size, lengths_B, table_BP)
-    args = (q_BKGD, marks_NKRD, table_BP, lengths_B, keep_B, page_size, first, last, width, score)
-    if pick_backend(q_BKGD, backend) == "torch":
-        return naive.page_choice(*args)
-    D = q_BKGD.shape[3]
+
+
+def _check_sizes(q_BKGD: Tensor, table_BP: Tensor) -> None:
+    """What the kernels ask for beyond the definition."""
+    D, P = q_BKGD.shape[3], table_BP.shape[1]
     require(D <= MAX_DIM, OP, f"the kernel takes head dims up to {MAX_DIM}, found {D}")
     require(P <= MOST_PAGES, OP, f"at most {MOST_PAGES} pages a sequence, found a table of {P}")
-    from sparrow_kernels.page_choice.triton import launch
-
-    return launch(*args)
 
 
 def _check(

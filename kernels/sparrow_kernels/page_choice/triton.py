@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparrow_kernels.dispatch import device_name, early_launch, settings, wide_dots
+from sparrow_kernels.landmarks.triton import Work, write_pages
 from sparrow_kernels.page_choice.naive import Score
 
 LOG2E = 1.4426950408889634
@@ -78,26 +79,76 @@ def _score(
     HEADS: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     S: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Score one span of a row. HEADS 1: by the mean query; else by each query head."""
     if EARLY:
         tl.extra.cuda.gdc_wait()
         # who ranks needs little room and may stand by
         tl.extra.cuda.gdc_launch_dependents()
-    row = (tl.program_id(0) // spans).to(tl.int64)
+    _score_span(
+        tl.program_id(0), q, marks, table, lengths, keep, scores,
+        stride_qb, stride_qk, stride_qg, stride_mn, stride_mh, stride_tb,
+        K, P, first, last, width, spans, span, scale_log2,
+        BOUNDS, WIDE, HEADS, G, GP, D, DP, S, TILE,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["P", "width", "spans", "span", "writers"])
+def _write_and_score(
+    q, marks, table, lengths, keep, scores,
+    stride_qb, stride_qk, stride_qg, stride_mn, stride_mh, stride_tb,
+    K, P, first, last, width, spans, span, scale_log2,
+    keys, values, new_keys, new_values,
+    stride_kn, stride_kh, stride_vn, stride_vh, stride_nkt, stride_nkh, stride_nvt, stride_nvh,
+    writers, parts,
+    EARLY: tl.constexpr, BOUNDS: tl.constexpr, WIDE: tl.constexpr,
+    HEADS: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    S: tl.constexpr, TILE: tl.constexpr, SLOTS: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """The first programs write; none of the others looks at what they write."""
+    if EARLY:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    program = tl.program_id(0)
+    if program < writers:
+        write_pages(
+            program // parts, 0, program % parts,
+            keys, values, marks, new_keys, new_values, lengths, lengths, table,
+            stride_kn, stride_kh, stride_vn, stride_vh, stride_mn, stride_mh,
+            stride_nkt, stride_nkh, stride_nvt, stride_nvh, stride_tb,
+            K, True, True, BOUNDS, D, S, 1, SLOTS, DIMS,
+        )  # fmt: skip
+    else:
+        _score_span(
+            program - writers, q, marks, table, lengths, keep, scores,
+            stride_qb, stride_qk, stride_qg, stride_mn, stride_mh, stride_tb,
+            K, P, first, last, width, spans, span, scale_log2,
+            BOUNDS, WIDE, HEADS, G, GP, D, DP, S, TILE,
+        )  # fmt: skip
+
+
+@triton.jit
+def _score_span(
+    program, q, marks, table, lengths, keep, scores,
+    stride_qb, stride_qk, stride_qg, stride_mn, stride_mh, stride_tb,
+    K, P, first, last, width, spans, span, scale_log2,
+    BOUNDS: tl.constexpr, WIDE: tl.constexpr,
+    HEADS: tl.constexpr, G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    S: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Score one span of a row. HEADS 1: by the mean query; else by each query head."""
+    row = (program // spans).to(tl.int64)
     b = row // K
     h = row % K
     table += b * stride_tb
     marks += h * stride_mh
-    lo = tl.program_id(0) % spans * span
+    lo = program % spans * span
     p = tl.arange(0, TILE)
     # page numbers run one tile ahead, and do not wait to know how many pages there are
     n_P = tl.load(table + tl.minimum(lo + p, P - 1))
     count, kept = _kept(lengths, keep, b, S, first, last, width)
     # all pages before `end` are full and have landmarks
     end = count - last
-    if (kept >= count) | (lo >= end):
-        return
-    hi = tl.minimum(lo + span, end)
+    # a sequence that keeps everything has nothing to score
+    hi = tl.where(kept >= count, lo, tl.minimum(lo + span, end))
     d = tl.arange(0, DP)
     g = tl.arange(0, GP)
     q += b * stride_qb + h * stride_qk
@@ -217,11 +268,13 @@ def launch(
     width: int,
     score: Score,
     tile: dict[str, Any] | None = None,
+    write: Work | None = None,
 ) -> Tensor:
-    """Run the kernel; arguments are checked by the caller.
+    """Run the kernels; arguments are checked by the caller.
 
     Args:
         tile: launch settings instead of the tuned ones.
+        write: the newest token's write into these landmarks' pages, by the same launch as scores.
 
     Returns:
         [B, K, W] in int32.
@@ -244,16 +297,38 @@ def launch(
     more = {"launch_pdl": True} if early else {}
     # wide numbers take twice the room of the narrow ones that the tile was tuned for
     size = max(tile["tile"] * 2 // max(q_BKGD.element_size(), 2), 16)
-    _score[(rows * spans,)](
+    args = (
         q_BKGD, marks_NKRD, table_BP, lengths_B, keep_B, scores,
         q_BKGD.stride(0), q_BKGD.stride(1), q_BKGD.stride(2),
         marks_NKRD.stride(0), marks_NKRD.stride(1), table_BP.stride(0),
         K, P, first, last, width, spans, span, D**-0.5 * LOG2E,
-        EARLY=early, BOUNDS=marks_NKRD.shape[2] == 2, WIDE=wide_dots(q_BKGD.dtype),
-        HEADS=heads, G=G, GP=max(triton.next_power_of_2(G), 16),
-        D=D, DP=max(triton.next_power_of_2(D), 16), S=page_size,
-        TILE=size, num_warps=tile["warps"], num_stages=tile["stages"], **more,
     )  # fmt: skip
+    constants = {
+        "EARLY": early,
+        "BOUNDS": marks_NKRD.shape[2] == 2,
+        "WIDE": wide_dots(q_BKGD.dtype),
+        "HEADS": heads,
+        "G": G,
+        "GP": max(triton.next_power_of_2(G), 16),
+        "D": D,
+        "DP": max(triton.next_power_of_2(D), 16),
+        "S": page_size,
+        "TILE": size,
+        "num_warps": tile["warps"],
+        "num_stages": tile["stages"],
+        **more,
+    }
+    if write is None:
+        _score[(rows * spans,)](*args, **constants)
+    else:
+        keys, values, _, new_keys, new_values = write.args[:5]
+        writers = write.grid[0] * write.grid[2]
+        _write_and_score[(writers + rows * spans,)](
+            *args, keys, values, new_keys, new_values,
+            *(x.stride(i) for x in (keys, values, new_keys, new_values) for i in (0, 1)),
+            writers, write.grid[2], **constants,
+            SLOTS=write.constants["SLOTS"], DIMS=write.constants["DIMS"],
+        )  # fmt: skip
     block = triton.next_power_of_2(P)
     _select[(rows,)](
         scores, lengths_B, keep_B, pages_BKW, K, P, first, last, width,

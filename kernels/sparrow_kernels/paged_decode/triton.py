@@ -65,7 +65,6 @@ def _decode(
     if EARLY:
         tl.extra.cuda.gdc_wait()
     row = tl.program_id(0)
-    chunk = tl.program_id(1)
     b = (row // K).to(tl.int64)
     h = (row % K).to(tl.int64)
     table += b * stride_tb
@@ -74,8 +73,8 @@ def _decode(
     if ONE:
         # a row of one chunk does not wait to know its tokens before it looks up its first pages
         p_T = _named_pages(pages, tl.minimum(t, W * S - 1), S, CHOSEN)
-        n_T = tl.load(table + tl.minimum(tl.maximum(p_T, 0), P - 1))
-        p_T = _named_pages(pages, tl.minimum(t + BLOCK, W * S - 1), S, CHOSEN)
+        early_T = tl.load(table + tl.minimum(tl.maximum(p_T, 0), P - 1))
+        next_T = _named_pages(pages, tl.minimum(t + BLOCK, W * S - 1), S, CHOSEN)
     length = tl.minimum(tl.load(lengths + b).to(tl.int32), P * S)
     count = tl.cdiv(length, S)
     kept = count
@@ -83,16 +82,18 @@ def _decode(
     if CHOSEN:
         kept = tl.minimum(tl.load(keep + b * stride_eb + h * stride_eh).to(tl.int32), W)
         kept = tl.where(length > 0, kept, 0)
-        # of an ascending choice only the last page can be the sequence's last, partly filled one
-        last = tl.load(pages + kept - 1, mask=kept > 0, other=-1)
-        tokens = kept * S - tl.where(last == count - 1, count * S - length, 0)
     room = kept * S
     parts, size = _cut(room, base, least, whole, unit, BLOCK)
+    chunk = tl.program_id(1)
     lo = 0
     if not ONE:
         lo = chunk * size
         if chunk >= parts:
             return
+    if CHOSEN:
+        # of an ascending choice only the last page can be the sequence's last, partly filled one
+        last = tl.load(pages + kept - 1, mask=kept > 0, other=-1)
+        tokens = room - tl.where(last == count - 1, count * S - length, 0)
     hi = tl.minimum(lo + size, tokens)
     # a tile's surplus lanes read the chunk's last token again: no mask, and nothing unwritten
     end = tl.maximum(hi - 1, lo)
@@ -100,15 +101,13 @@ def _decode(
     if ONE:
         final = tl.load(pages + (kept - 1), mask=kept > 0, other=0) if CHOSEN else kept - 1
         final_row = tl.load(table + final, mask=kept > 0, other=0)
-        n_T = tl.where(t <= stop, n_T, final_row)
-        p_T = tl.where(t + BLOCK <= stop, p_T, final)
-    elif hi > lo:
-        p_T = _named_pages(pages, tl.minimum(lo + t, stop), S, CHOSEN)
-        n_T = tl.load(table + p_T)
-        p_T = _named_pages(pages, tl.minimum(lo + BLOCK + t, stop), S, CHOSEN)
+        n_T = tl.where(t <= stop, early_T, final_row)
+        p_T = tl.where(t + BLOCK <= stop, next_T, final)
     else:
-        n_T = tl.zeros([BLOCK], table.dtype.element_ty)
-        p_T = tl.zeros([BLOCK], pages.dtype.element_ty if CHOSEN else tl.int32)
+        # an empty slot has no page to look up
+        p_T = _named_pages(pages, tl.maximum(tl.minimum(lo + t, stop), 0), S, CHOSEN)
+        n_T = tl.load(table + tl.minimum(p_T, P - 1))
+        p_T = _named_pages(pages, tl.maximum(tl.minimum(lo + BLOCK + t, stop), 0), S, CHOSEN)
     g = tl.arange(0, GP)
     d = tl.arange(0, DP)
     q_at = q + b * stride_qb + h * stride_qk + g[:, None] * stride_qg + d[None, :]

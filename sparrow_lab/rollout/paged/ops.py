@@ -1,4 +1,4 @@
-"""The three operations of attention on pages, each once for a step's slots.
+"""The operations of attention on pages, each once for a step's slots.
 
 On a GPU they are the kernels, which take everything from the device and can be captured. On the CPU
 they are the definitions, cut to what is in use.
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from sparrow_kernels.landmarks import Landmark, page_landmarks, write_kv
-from sparrow_kernels.page_choice import page_choice
+from sparrow_kernels.page_choice import page_choice, write_and_choose
 from sparrow_kernels.page_choice.naive import Score
 from sparrow_kernels.paged_decode import paged_decode
 from sparrow_lab.sparsity.schedule import Schedule
@@ -61,19 +61,33 @@ def write(
         marks_NKRD[filled] = page_landmarks(keys_NKSD[filled], landmark)
 
 
-def choose(
+def write_then_choose(
     q_BKGD: Tensor,
+    keys_NKSD: Tensor,
+    values_NKSD: Tensor,
     marks_NKRD: Tensor,
-    table_BP: Tensor,
+    k_BKD: Tensor,
+    v_BKD: Tensor,
     length_B: Tensor,
+    table_BP: Tensor,
     keep_B: Tensor,
     choice: Choice,
+    landmark: Landmark,
 ) -> Tensor:
-    """Logical pages that each KV head attends to, ascending [B, K, W]; P where it keeps fewer."""
-    width = table_BP.shape[1]
-    if not q_BKGD.is_cuda:  # the widest may be looked at without waiting
-        width = min(max(int(keep_B.max()), choice.first + choice.last), width)
+    """`write`, and then the pages that each KV head attends to.
+
+    Returns:
+        Logical pages, ascending [B, K, W]; P where a head keeps fewer.
+    """
     size, first, last, score = choice
+    width = table_BP.shape[1]
+    if q_BKGD.is_cuda:
+        written = (keys_NKSD, values_NKSD, marks_NKRD, k_BKD, v_BKD)
+        places = (table_BP, length_B, keep_B)
+        return write_and_choose(q_BKGD, *written, *places, first, last, width, score, landmark)
+    write(keys_NKSD, values_NKSD, marks_NKRD, k_BKD, v_BKD, length_B, table_BP, landmark)
+    # off the GPU the widest may be looked at without waiting
+    width = min(max(int(keep_B.max()), first + last), width)
     return page_choice(
         q_BKGD, marks_NKRD, table_BP, length_B, keep_B, size, first, last, width, score
     )

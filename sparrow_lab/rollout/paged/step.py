@@ -55,10 +55,13 @@ def decode_step(
         q_BKGD, k, v = y_BKHD.split((G, 1, 1), dim=2)
         keys, values = store.keys[i], store.values[i]
         marks = store.marks(i) if choice is not None else None
-        ops.write(keys, values, marks, k[:, :, 0], v[:, :, 0], length_B, table_BP, landmark)
+        new = (k[:, :, 0], v[:, :, 0], length_B, table_BP)
         chosen = None
-        if choice is not None and keep_B is not None and marks is not None:
-            pages = ops.choose(q_BKGD, marks, table_BP, length_B, keep_B, choice)
+        if choice is None or keep_B is None or marks is None:
+            ops.write(keys, values, marks, *new, landmark)
+        else:
+            pools = (keys, values, marks)
+            pages = ops.write_then_choose(q_BKGD, *pools, *new, keep_B, choice, landmark)
             chosen = pages, keep_B
         args = (q_BKGD, keys, values, table_BP, chosen, length_B, decoder.scale, slots.counters)
         x = decoder.finish(i, x, ops.attend(*args).reshape(B, -1), on_B1)
