@@ -95,7 +95,8 @@ def rollout(
         list[str] | None, typer.Option(help="A shape, such as qwen3-1.7b; default: the paper's.")
     ] = None,
     part: Annotated[
-        list[str] | None, typer.Option(help="step, table4, trajectory or whole; default: all.")
+        list[str] | None,
+        typer.Option(help="step, table4, trajectory, whole, peers; default: all."),
     ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the table there, as CSV.")] = None,
     quick: Annotated[bool, typer.Option(help="Small batches, few lengths.")] = False,

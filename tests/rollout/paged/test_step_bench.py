@@ -7,6 +7,7 @@ import torch
 
 from sparrow_kernels.bench.row import byte_floor
 from sparrow_lab.cli import main
+from sparrow_lab.rollout.paged.bench import peers
 from sparrow_lab.rollout.paged.bench import rows as bench
 from sparrow_lab.rollout.paged.bench.shapes import (
     SHAPES,
@@ -68,7 +69,8 @@ def test_a_step_is_timed_at_the_length_asked_for() -> None:
 
 
 def test_lines_of_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "find_shape", lambda _: SMALL)
+    for module in (bench, peers):
+        monkeypatch.setattr(module, "find_shape", lambda _: SMALL)
     monkeypatch.setattr(bench, "TABLE4", {16: (4.59, 5.13, 5.41)})
     parts = [part for part in bench.PARTS if part != "trajectory"]
     found = {part: list(bench.rows(part, "qwen3-1.7b", CPU, True)) for part in parts}
@@ -78,6 +80,10 @@ def test_lines_of_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dense.aim_ms == pytest.approx(1.2 * dense.floor_ms)
     assert [row.variant for row in found["whole"]] == ["qwen3-1.7b-0.86", "dense"]
     assert all("tokens/s" in row.note for row in found["whole"])
+    assert [row.peer for row in found["peers"]] == [True, True, False, False]
+    batch, dense = found["peers"][1], found["peers"][2]
+    assert batch.note.endswith("1.00 x generate_batch")
+    assert dense.aim_ms == pytest.approx(batch.ms / 8)
     assert [row.aim_ms for row in found["table4"]] == pytest.approx([3.06, 3.42, 3.6067], abs=1e-3)
 
 

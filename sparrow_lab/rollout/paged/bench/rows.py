@@ -11,6 +11,7 @@ import torch
 from sparrow_kernels.bench.row import Row, byte_floor
 from sparrow_lab.config.schema import ReservedConfig, RolloutConfig
 from sparrow_lab.rollout.decoder import Decoder
+from sparrow_lab.rollout.paged.bench.peers import peer_rows
 from sparrow_lab.rollout.paged.bench.shapes import (
     find_shape,
     random_decoder,
@@ -25,7 +26,7 @@ from sparrow_lab.rollout.paged.runner import layout_of
 from sparrow_lab.sparsity.presets import load_preset
 from sparrow_lab.sparsity.schedule import Schedule
 
-PARTS = ("step", "table4", "trajectory", "whole")
+PARTS = ("step", "table4", "trajectory", "whole", "peers")
 """What can be asked for alone."""
 
 SCHEDULES = {
@@ -58,6 +59,10 @@ def rows(part: str, model: str, device: torch.device, quick: bool) -> Iterator[R
     """
     if part == "whole":
         yield from whole_rows(model, device, *((8, 64, 16) if quick else (64, 4096, 256)))
+        return
+    if part == "peers":
+        schedule = load_preset(SCHEDULES[model][0])
+        yield from peer_rows(model, device, *((4, 64, 8) if quick else (64, 4096, 64)), schedule)
         return
     decoder = random_decoder(find_shape(model), device)
     if part == "step":
