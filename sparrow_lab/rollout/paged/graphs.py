@@ -3,7 +3,8 @@
 A graph is captured when a step of its shape first comes up. Shapes are rounded up to a few batch
 sizes and table widths; what is too much are empty slots, which cost next to nothing. Weights,
 budgets, slots and pages live in tensors that stay where they are, so that none of their changes
-needs a new capture.
+needs a new capture. One thing of a schedule is part of the shape: whether it may ask for more
+pages than a narrow choice has room for.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import torch
 
 from sparrow_lab.rollout.paged.slots import Slots
 from sparrow_lab.rollout.paged.step import StepShape
+from sparrow_lab.sparsity.schedule import Schedule
 
 Step = Callable[[StepShape], None]
 
 FEW_COLUMNS = 64
+NARROW_TOKENS = 12_288
+"""What a narrow choice of pages holds. The decode kernel cuts no shorter row into chunks for being
+long (`whole` in its settings), so it starts no programs for them."""
 WARM_UPS = 2
 
 
@@ -37,6 +42,13 @@ def padded_columns(columns: int, most: int) -> int:
     while wide < columns:
         wide *= 2
     return min(wide, most)
+
+
+def choice_width(schedule: Schedule, columns: int) -> int:
+    """Pages that a choice has room for: one of two widths, so that schedules share their graphs."""
+    narrow = NARROW_TOKENS // schedule.page_size
+    most = max(schedule.pages_at(columns * schedule.page_size), sum(schedule.reserved_pages()))
+    return min(narrow, columns) if most <= narrow else columns
 
 
 class StepGraphs:

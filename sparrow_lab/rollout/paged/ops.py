@@ -72,15 +72,18 @@ def write_then_choose(
     table_BP: Tensor,
     keep_B: Tensor,
     choice: Choice,
+    width: int,
     landmark: Landmark,
 ) -> Tensor:
     """`write`, and then the pages that each KV head attends to.
+
+    Args:
+        width: W, the most pages that any sequence keeps.
 
     Returns:
         Logical pages, ascending [B, K, W]; P where a head keeps fewer.
     """
     size, first, last, score = choice
-    width = table_BP.shape[1]
     if q_BKGD.is_cuda:
         written = (keys_NKSD, values_NKSD, marks_NKRD, k_BKD, v_BKD)
         places = (table_BP, length_B, keep_B)

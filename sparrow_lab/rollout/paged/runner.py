@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from sparrow_lab.rollout.decoder import Decoder
 from sparrow_lab.rollout.paged.budgets import Budgets
-from sparrow_lab.rollout.paged.graphs import StepGraphs, padded, padded_columns
+from sparrow_lab.rollout.paged.graphs import (
+    StepGraphs,
+    choice_width,
+    padded,
+    padded_columns,
+)
 from sparrow_lab.rollout.paged.memory import pages_for
 from sparrow_lab.rollout.paged.ops import Choice
 from sparrow_lab.rollout.paged.pool import check_fits, pages_of
@@ -28,6 +33,12 @@ def layout_of(decoder: Decoder, schedule: Schedule) -> Layout:
     )
 
 
+def step_shape(schedule: Schedule, count: int, columns: int, truncates: bool) -> StepShape:
+    """The shape of a step of so many slots and columns of the page table by a schedule."""
+    choice = None if schedule.is_dense else Choice.of(schedule)
+    return StepShape(count, columns, choice, choice_width(schedule, columns), truncates)
+
+
 class StepRunner:
     """Runs steps of one model over its own cache.
 
@@ -44,7 +55,8 @@ class StepRunner:
         self.context = int(decoder.model.config.max_position_embeddings)
         decoder.reserve_turns(self.context)
         self.budgets = Budgets(decoder.device)
-        self.choice: Choice | None = None
+        self.schedule: Schedule | None = None
+        self._shapes: dict[tuple[int, int, bool], StepShape] = {}
         self.store: PageStore | None = None
         self.slots: Slots | None = None
         self.graphs: StepGraphs | None = None
@@ -52,7 +64,8 @@ class StepRunner:
     def follow(self, schedule: Schedule) -> None:
         """Choose pages by this schedule from the next step on."""
         self.budgets.load(schedule)
-        self.choice = None if schedule.is_dense else Choice.of(schedule)
+        self.schedule = schedule
+        self._shapes = {}
 
     def place(self, work: Work, schedule: Schedule) -> tuple[PageStore, Slots]:
         """Pages and slots for this work: those of the last rollout where they do.
@@ -100,13 +113,21 @@ class StepRunner:
         """Run a step of so many slots and columns of the page table."""
         assert self.slots is not None
         if not self.captures:
-            self.run(StepShape(count, columns, self.choice, truncates))
+            self.run(self._shape(count, columns, truncates))
             return
         if self.graphs is None:
             self.graphs = StepGraphs(self.slots)
         count = padded(count, self.slots.slots)
         columns = padded_columns(columns, self.slots.columns)
-        self.graphs.run(StepShape(count, columns, self.choice, truncates), self.run)
+        self.graphs.run(self._shape(count, columns, truncates), self.run)
+
+    def _shape(self, count: int, columns: int, truncates: bool) -> StepShape:
+        """Worked out once for a schedule: a step has no time for it."""
+        assert self.schedule is not None
+        asked = (count, columns, truncates)
+        if asked not in self._shapes:
+            self._shapes[asked] = step_shape(self.schedule, *asked)
+        return self._shapes[asked]
 
     def run(self, shape: StepShape) -> None:
         """Run a step of exactly this shape."""

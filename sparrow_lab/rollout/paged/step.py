@@ -28,6 +28,8 @@ class StepShape(NamedTuple):
     """Pages that the longest sequence may have."""
     choice: Choice | None
     """How pages are chosen; None attends to all."""
+    width: int
+    """Pages that a choice has room for: no sequence keeps more."""
     truncates: bool
     """Whether any slot samples with top-k, top-p or min-p."""
 
@@ -61,7 +63,9 @@ def decode_step(
             ops.write(keys, values, marks, *new, landmark)
         else:
             pools = (keys, values, marks)
-            pages = ops.write_then_choose(q_BKGD, *pools, *new, keep_B, choice, landmark)
+            pages = ops.write_then_choose(
+                q_BKGD, *pools, *new, keep_B, choice, shape.width, landmark
+            )
             chosen = pages, keep_B
         args = (q_BKGD, keys, values, table_BP, chosen, length_B, decoder.scale, slots.counters)
         x = decoder.finish(i, x, ops.attend(*args).reshape(B, -1), on_B1)

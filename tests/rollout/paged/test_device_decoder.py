@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from sparrow_lab.rollout.decoder import Decoder
 from sparrow_lab.rollout.paged.device_decoder import DeviceDecoder
 from sparrow_lab.rollout.paged.engine import PagedEngine
-from sparrow_lab.rollout.paged.graphs import FEW_COLUMNS, padded, padded_columns
+from sparrow_lab.rollout.paged.graphs import (
+    FEW_COLUMNS,
+    NARROW_TOKENS,
+    choice_width,
+    padded,
+    padded_columns,
+)
 from sparrow_lab.sparsity.schedule import Schedule
 from tests.rollout.small_models import FAMILIES, own_copy, small_model
 from tests.rollout.test_engine import PLAIN, assert_same_samples, make_prompts
@@ -109,6 +115,24 @@ def test_tables_are_rounded_up_to_powers_of_two(columns: int, most: int) -> None
     found = padded_columns(columns, most)
     assert columns <= found <= most
     assert found == most or (found & (found - 1) == 0 and found >= FEW_COLUMNS)
+
+
+@given(
+    budgets=st.lists(st.integers(3, 2000), min_size=1, max_size=4),
+    size=st.sampled_from([4, 16, 64]),
+    columns=st.integers(1, 5000),
+    data=st.data(),
+)
+def test_a_choice_has_room_for_every_length(
+    budgets: list[int], size: int, columns: int, data: st.DataObject
+) -> None:
+    edges = tuple(range(0, 5000 * len(budgets), 5000))
+    kept = tuple(size * pages for pages in sorted(budgets))
+    schedule = Schedule(page_size=size, edges=edges, budgets=kept)
+    width = choice_width(schedule, columns)
+    assert width in (columns, NARROW_TOKENS // size)
+    length = data.draw(st.integers(1, columns * size))
+    assert min(schedule.pages_at(length), columns) <= width <= columns
 
 
 def test_few_batch_sizes_come_up() -> None:

@@ -15,8 +15,7 @@ from sparrow_lab.errors import UserError
 from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.rollout.engine import RolloutEngine
 from sparrow_lab.rollout.paged.engine import PagedEngine
-from sparrow_lab.rollout.paged.ops import Choice
-from sparrow_lab.rollout.paged.step import StepShape
+from sparrow_lab.rollout.paged.runner import step_shape
 from sparrow_lab.sparsity.schedule import Schedule
 from tests.rollout.small_models import CONTEXT, small_model
 from tests.rollout.test_engine import PLAIN, assert_same_samples, make_prompts
@@ -210,8 +209,8 @@ def test_empty_slots_and_columns_change_nothing(sparse: bool) -> None:
     whole = engine.generate(prompts, 1, PLAIN, **options)  # type: ignore[arg-type]
 
     def wide_step(count: int, columns: int, truncates: bool) -> None:
-        choice = Choice.of(SPARSE) if sparse else None
-        engine.runner.run(StepShape(8, max(columns, CONTEXT // 4), choice, truncates))
+        columns = max(columns, CONTEXT // 4)
+        engine.runner.run(step_shape(SPARSE if sparse else DENSE, 8, columns, truncates))
 
     engine.runner.step = wide_step  # type: ignore[method-assign]
     padded = engine.generate(prompts, 1, PLAIN, **options)  # type: ignore[arg-type]

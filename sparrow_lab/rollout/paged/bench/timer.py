@@ -11,9 +11,8 @@ from sparrow_lab.config.schema import RolloutConfig
 from sparrow_lab.rollout.decoder import Decoder
 from sparrow_lab.rollout.paged.budgets import Budgets
 from sparrow_lab.rollout.paged.graphs import StepGraphs, padded_columns
-from sparrow_lab.rollout.paged.ops import Choice
 from sparrow_lab.rollout.paged.pool import pages_of
-from sparrow_lab.rollout.paged.runner import layout_of
+from sparrow_lab.rollout.paged.runner import layout_of, step_shape
 from sparrow_lab.rollout.paged.slots import Slots
 from sparrow_lab.rollout.paged.step import StepShape, decode_step
 from sparrow_lab.rollout.paged.store import PageStore
@@ -59,8 +58,7 @@ class StepTimer:
             self.slots.set_length(slot, length)
         self.slots.push(self.batch)
         columns = padded_columns(pages_of(length, schedule.page_size), self.slots.columns)
-        choice = None if schedule.is_dense else Choice.of(schedule)
-        shape = StepShape(self.batch, columns, choice, False)
+        shape = step_shape(schedule, self.batch, columns, False)
         with torch.inference_mode():
             for _ in range(2):
                 self._once(shape)
