@@ -12,6 +12,7 @@ from sparrow_lab.config.schema import RolloutConfig
 from sparrow_lab.rollout.batch import RolloutBatch
 from sparrow_lab.rollout.paged.engine import PagedEngine
 from sparrow_lab.sparsity.schedule import Schedule
+from tests.rollout.paged.test_lora import EVERY, adapted
 from tests.rollout.small_models import own_copy, small_model
 from tests.rollout.test_engine import GREEDY, PLAIN, make_prompts
 
@@ -95,6 +96,31 @@ def test_another_schedule_and_an_update_need_no_new_capture() -> None:
     fresh = engine_of(model, WIDER).generate(PROMPTS, 2, PLAIN, **OPTIONS)
     assert torch.equal(after.raw_logp_NT, fresh.raw_logp_NT)
     assert not torch.equal(after.raw_logp_NT, wider.raw_logp_NT)
+    assert engine.runner.graphs is graphs and len(graphs) == count
+
+
+def test_adapters_go_with_the_prompts_that_ask_for_them() -> None:
+    here, there = adapted(EVERY).float(), adapted(EVERY).float().cuda()
+    cpu, engine = PagedEngine(here, SPARSE), engine_of(there, SPARSE)
+    more: dict[str, Any] = {**OPTIONS, "adapters": [True, False, True, True, False]}
+    told = cpu.generate(PROMPTS, 2, PLAIN, **more)
+    fed = engine.generate(PROMPTS, 2, PLAIN, forced=told.answers(), **more)
+    assert gap(fed, told) < 1e-3
+    without = engine.generate(PROMPTS, 2, PLAIN, forced=told.answers(), **OPTIONS, adapters=False)
+    assert gap(without, told) > 1e-2
+    graphs = engine.runner.graphs
+    assert graphs is not None
+    count = len(graphs)
+    with torch.no_grad():
+        for model in (here, there):
+            for name, weight in model.named_parameters():
+                if "lora_B" in name:
+                    weight.mul_(-2)
+    cpu.refresh()
+    engine.refresh()
+    after = cpu.generate(PROMPTS, 2, PLAIN, forced=told.answers(), **more)
+    fed = engine.generate(PROMPTS, 2, PLAIN, forced=told.answers(), **more)
+    assert gap(fed, after) < 1e-3 and gap(after, told) > 1e-2
     assert engine.runner.graphs is graphs and len(graphs) == count
 
 
