@@ -1,31 +1,15 @@
-"""The kernels of `layer`: a program a row, a KV head of a token, or a block of a row.
-
-They take less time than starting them: each stands by while the product before it ends, and lets
-the next one do so.
-"""
+"""The kernels of `layer`: a program a row, a KV head of a token, or a block of a row."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparrow_kernels.dispatch import device_name, early_launch, settings
-
-
-def _standing_by(device: torch.device) -> dict[str, Any]:
-    early = bool(settings("layer", device_name(device))["early"]) and early_launch(device)
-    return {"EARLY": True, "launch_pdl": True} if early else {"EARLY": False}
-
 
 @triton.jit
-def _rms_norm(x, weight, out, stride_xn, M, eps, EARLY: tl.constexpr, BLOCK: tl.constexpr):
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+def _rms_norm(x, weight, out, stride_xn, M, eps, BLOCK: tl.constexpr):
     n = tl.program_id(0).to(tl.int64)
     m = tl.arange(0, BLOCK)
     here = m < M
@@ -45,21 +29,15 @@ def launch_rms_norm(x_NM: Tensor, weight_M: Tensor, eps: float) -> Tensor:
     block = triton.next_power_of_2(M)
     if N:
         warps = min(max(block // 512, 1), 16)
-        more = _standing_by(x_NM.device)
-        args = (x_NM, weight_M, out, x_NM.stride(0), M, eps)
-        _rms_norm[(N,)](*args, BLOCK=block, num_warps=warps, **more)
+        _rms_norm[(N,)](x_NM, weight_M, out, x_NM.stride(0), M, eps, BLOCK=block, num_warps=warps)
     return out
 
 
 @triton.jit
 def _norm_and_rotate(
     y, weight, turns, positions, K, eps,
-    EARLY: tl.constexpr, NORM: tl.constexpr,
-    H: tl.constexpr, HP: tl.constexpr, D: tl.constexpr, CP: tl.constexpr,
+    NORM: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, D: tl.constexpr, CP: tl.constexpr,
 ):  # fmt: skip
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
     n = (tl.program_id(0) // K).to(tl.int64)
     at = y + tl.program_id(0).to(tl.int64) * H * D
     h = tl.arange(0, HP)
@@ -96,15 +74,11 @@ def launch_norm_and_rotate(
         y_NKHD, weight, turns_PC2, position_N, K, eps,
         NORM=weight_HD is not None, H=H, HP=triton.next_power_of_2(H), D=D,
         CP=triton.next_power_of_2(D // 2), num_warps=1 if H * D <= 512 else 4,
-        **_standing_by(y_NKHD.device),
     )  # fmt: skip
 
 
 @triton.jit
-def _swiglu(both, out, stride_n, inner, EARLY: tl.constexpr, BLOCK: tl.constexpr):
-    if EARLY:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
+def _swiglu(both, out, stride_n, inner, BLOCK: tl.constexpr):
     n = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     here = i < inner
@@ -122,6 +96,5 @@ def launch_swiglu(both_N2I: Tensor) -> Tensor:
     block = min(triton.next_power_of_2(inner), 2048)
     if N:
         grid = (N, triton.cdiv(inner, block))
-        more = _standing_by(both_N2I.device)
-        _swiglu[grid](both_N2I, out, both_N2I.stride(0), inner, BLOCK=block, num_warps=4, **more)
+        _swiglu[grid](both_N2I, out, both_N2I.stride(0), inner, BLOCK=block, num_warps=4)
     return out
