@@ -62,7 +62,7 @@ def rows(part: str, model: str, device: torch.device, quick: bool) -> Iterator[R
         return
     if part == "peers":
         schedule = load_preset(SCHEDULES[model][0])
-        yield from peer_rows(model, device, *((4, 64, 8) if quick else (64, 4096, 64)), schedule)
+        yield from peer_rows(model, device, *((4, 64, 8) if quick else (16, 2048, 32)), schedule)
         return
     decoder = random_decoder(find_shape(model), device)
     if part == "step":
