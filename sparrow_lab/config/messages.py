@@ -100,7 +100,9 @@ def _one(
     if kind == "value_error":
         label = dotted(prefix + path)
         text = str(detail.get("ctx", {}).get("error", detail["msg"]))
-        return UserError(f"{label}: {text}" if label else text, place.key_where or place.where)
+        # what is wrong of a mapping is one key beside another: its own key is the place
+        where = place.key_where if isinstance(place.value, dict) else None
+        return UserError(f"{label}: {text}" if label else text, where or place.where)
     if kind == "string_pattern_mismatch" and annotation is SweepConfig and path == ("name",):
         return UserError(
             f"name: found {describe.found(place.plain())}; allowed: letters, digits, '_', '.' and "

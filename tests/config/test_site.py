@@ -36,9 +36,9 @@ def test_a_time_is_minutes_or_a_clock(tmp_path: Path, text: str, minutes: int) -
     [
         ("partion: gpu\n", "1:1", "unknown key 'partion' (did you mean 'partition'?)"),
         ("gpus: two\n", "1:7", "gpus: found the text 'two'; allowed: a whole number, at least 0"),
-        ("gpus: 1\ntime: 12:30\n", "2:1", "found the text '12:30'; allowed: whole minutes"),
-        ("time: 12h\n", "1:1", "hours:minutes:seconds as in 12:30:00"),
-        ("mem: 32\n", "1:1", "found 32; allowed: a whole number with its unit, such as 32G"),
+        ("gpus: 1\ntime: 12:30\n", "2:7", "found the text '12:30'; allowed: whole minutes"),
+        ("time: 12h\n", "1:7", "hours:minutes:seconds as in 12:30:00"),
+        ("mem: 32\n", "1:6", "found 32; allowed: a whole number with its unit, such as 32G"),
         ("on_preempt: cancel\n", "1:13", "allowed: requeue, resubmit"),
         ("extra:\n  array: 0-3\n", "2:3", "'array' is to be a key of its own or set by the tool"),
         ("extra: {--mail-type: END}\n", "1:9", "'--mail-type' is to be without dashes"),
