@@ -187,6 +187,15 @@ class SweepFolder:
         owner = atomic.read_json(path)
         return str(owner["point"]) if isinstance(owner, dict) else point_id
 
+    def effective_owner(self, key: str) -> str | None:
+        """The id of the point that has claimed the run that `key` stands for; None if none has."""
+        owner = atomic.read_json(self.path / "effective" / key)
+        return str(owner["point"]) if isinstance(owner, dict) else None
+
+    def has_owners(self) -> bool:
+        """Whether any run was ever claimed."""
+        return (self.path / "effective").is_dir()
+
     def take_effective(self, key: str, point_id: str) -> None:
         """Make `point_id` the owner of `key`, whoever owned it before."""
         atomic.write_json(self.path / "effective" / key, {"point": point_id})

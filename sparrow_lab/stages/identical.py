@@ -57,6 +57,12 @@ def owner_of(sweep: SweepFolder, point: PlannedPoint) -> str:
     return point.id if key is None else sweep.claim_effective(key, point.id)
 
 
+def known_owner(sweep: SweepFolder, point: PlannedPoint) -> str | None:
+    """The point that has claimed the run of `point`; None when none has. Claims nothing."""
+    key = effective_key(sweep, point)
+    return None if key is None else sweep.effective_owner(key)
+
+
 def take_over(sweep: SweepFolder, point: PlannedPoint) -> None:
     """Make `point` the owner of its run: the former owner will never run it."""
     key = effective_key(sweep, point)

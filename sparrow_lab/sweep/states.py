@@ -107,7 +107,9 @@ def read_states(
                 states[point_id] = own_state(sweep, state.point, notes.of(point_id))
             elif token in live:
                 states[point_id] = replace(state, state="running", reason="starting")
-    return held_by_needs(states.values())
+    from sparrow_lab.sweep.same_run import with_owners
+
+    return held_by_needs(with_owners(sweep, states).values())
 
 
 KINDS: dict[str, State] = {"interrupted": "interrupted", "lost": "lost", "held": "held"}
