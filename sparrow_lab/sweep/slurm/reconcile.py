@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.notes import Notes, Submission, read_notes
@@ -11,6 +12,7 @@ from sparrow_lab.runs.process import this_process
 from sparrow_lab.sweep.slurm import breaker, start
 from sparrow_lab.sweep.slurm.programs import SlurmError, call
 from sparrow_lab.sweep.slurm.squeue import Queue, cancel, job_name, user
+from sparrow_lab.sweep.slurm.start import Death
 
 
 def reconcile(sweep: SweepFolder, queue: Queue, say: Callable[[str], None]) -> None:
@@ -40,7 +42,9 @@ def reconcile(sweep: SweepFolder, queue: Queue, say: Callable[[str], None]) -> N
 
 def _write_deaths(sweep: SweepFolder, notes: Notes, queue: Queue) -> None:
     """Give each job that ended before its worker had begun a failed attempt at its point, as a
-    worker would have: it counts among the tries, and keeps what the job printed."""
+    worker would have: it counts among the tries, and keeps what the job printed. The attempt says
+    of which mark it is, so that a command that was killed before the mark was renamed is gone on
+    with, and not done twice."""
     for key in start.keys(sweep):
         for token, index in start.deaths(sweep, key):
             if (token, index) in queue.elements:
@@ -48,13 +52,26 @@ def _write_deaths(sweep: SweepFolder, notes: Notes, queue: Queue) -> None:
             point_id = _at(sweep, notes, token, index)
             death = start.read_death(sweep, key, token, index)
             if point_id and death is not None:
-                claim = {"array": notes.submissions[token].job, "index": index}
-                owner = {**this_process(), "pid": 0, "token": token, "slurm": claim}
-                attempt = sweep.point(point_id).new_attempt(owner)
-                attempt.write_failure("error", death.reason, "StartFailed", death.text())
-                stage = notes.submissions[token].stage
-                breaker.note_failure(sweep, stage, point_id, death.reason)
+                submission = notes.submissions[token]
+                attempt = _attempt_of(sweep, point_id, submission, index, death)
+                if attempt.read_failure() is None:
+                    attempt.write_failure("error", death.reason, "StartFailed", death.text())
+                breaker.note_failure(sweep, submission.stage, point_id, death.reason)
             start.written_down(sweep, key, token, index)
+
+
+def _attempt_of(
+    sweep: SweepFolder, point_id: str, submission: Submission, index: int, death: Death
+) -> AttemptFolder:
+    """The attempt that stands for a death: the one that an earlier command has claimed, or new."""
+    stamp = {"token": submission.token, "mark": death.mark}
+    for attempt in sweep.point(point_id).attempts():
+        claim = attempt.read_claim() or {}
+        if {name: claim.get(name) for name in stamp} == stamp:
+            return attempt
+    job = {"array": submission.job, "index": index}
+    owner = {**this_process(), "pid": 0, "slurm": job, **stamp}
+    return sweep.point(point_id).new_attempt(owner)
 
 
 def _at(sweep: SweepFolder, notes: Notes, token: str, index: int) -> str:

@@ -39,10 +39,12 @@ MOST_KEPT = 1 << 16
 
 @dataclass(frozen=True)
 class Death:
-    """How a job ended before its worker had begun; `log` is all that it printed."""
+    """How a job ended before its worker had begun; `log` is all that it printed, `mark` the time
+    of the mark that it left, which tells its starts apart."""
 
     code: int
     log: Path
+    mark: int
 
     def text(self) -> str:
         """The end of what it printed."""
@@ -207,8 +209,8 @@ def _mark(folder: Path, token: str, index: int, separator: str = OPEN) -> Path:
 
 def _read(sweep: SweepFolder, mark: Path, token: str, index: int) -> Death | None:
     try:
-        text = mark.read_text().strip()
+        text, left = mark.read_text().strip(), mark.stat().st_mtime_ns
     except OSError:
         return None
     log = sweep.submission(token) / f"{index}.log"
-    return Death(int(text), log) if text.isdecimal() else None
+    return Death(int(text), log, left) if text.isdecimal() else None

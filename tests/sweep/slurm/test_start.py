@@ -76,6 +76,38 @@ def test_the_same_command_says_what_it_tries_again_and_how_often_it_does(
     assert handed.over() == {"aa00": "failed", "aa01": "done", "aa02": "done"}
 
 
+@pytest.mark.parametrize(
+    "before", ["runs.attempt.AttemptFolder.write_failure", "sweep.slurm.start.written_down"]
+)
+def test_a_command_killed_over_such_a_job_is_gone_on_with(
+    fake_slurm: FakeSlurm, hand_in: HandIn, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """It counts as one try, and the next death of the same point as another."""
+    handed = hand_in(trains(1), setup=BROKEN)
+    handed.submit(retries=1)
+    handed.over()
+    with monkeypatch.context() as patch:
+        patch.setattr(f"sparrow_lab.{before}", killed)
+        with pytest.raises(Killed):
+            handed.submit(retries=1)
+    assert handed.reasons() == {"aa00": WHY}
+    assert len(handed.submit(retries=1).arrays) == 1  # one try is left
+    (attempt,) = handed.sweep.point("aa00").attempts()
+    assert (attempt.read_failure() or {})["message"] == WHY
+    handed.over()
+    assert not handed.submit(retries=1).arrays
+    attempts = handed.sweep.point("aa00").attempts()
+    assert [(a.read_failure() or {}).get("type") for a in attempts] == ["StartFailed"] * 2
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL at that instant."""
+
+
+def killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
 def mended(handed: Handed) -> Path:
     file = Path(handed.site._file)
     file.write_text(file.read_text().replace(BROKEN, "[]"))
