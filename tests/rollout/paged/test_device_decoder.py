@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparrow_kernels.paged_decode.triton import base_chunks, most_chunks, pick_settings
 from sparrow_lab.rollout.decoder import Decoder
 from sparrow_lab.rollout.paged.device_decoder import DeviceDecoder
 from sparrow_lab.rollout.paged.engine import PagedEngine
@@ -137,3 +138,11 @@ def test_a_choice_has_room_for_every_length(
 
 def test_few_batch_sizes_come_up() -> None:
     assert len({padded(n, 256) for n in np.arange(1, 257)}) <= 32
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("rows", [32, 128, 160, 232, 512])
+def test_no_row_of_a_narrow_choice_is_cut_for_being_long(head_dim: int, rows: int) -> None:
+    tile = pick_settings(rows, head_dim, "NVIDIA H200")
+    assert most_chunks(NARROW_TOKENS, tile, rows) == base_chunks(tile, rows)
+    assert most_chunks(4 * NARROW_TOKENS, tile, rows) > base_chunks(tile, rows)
