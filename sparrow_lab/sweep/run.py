@@ -302,11 +302,12 @@ def dry_run(
     states = read_states(sweep, plan)
     new = {p.id for p in difference.new}
     known = {i: s.state for i, s in states.items() if i not in new}
-    shown = replace(plan, points=tuple(p for p in plan.points if p.id in points))
+    chosen = frozenset(points)
+    shown = replace(plan, points=tuple(p for p in plan.points if p.id in chosen))
     console.print(render(shown, known))
     for line in search.preview() if search is not None else ():
         _say(console, line)
-    left = sum(1 for p in plan.points if p.id in points and states[p.id].state != "done")
+    left = sum(1 for p in shown.points if states[p.id].state != "done")
     if cluster is not None:
         for line in cluster.preview(plan, states, points):
             _say(console, line)
