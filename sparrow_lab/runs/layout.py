@@ -23,7 +23,7 @@ class PointFolder:
     """`points/<id>/`: what one planned point was, tried and gave."""
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+        self.path = path  # a Path already: to parse it again takes a third of reading a state
         self.id = self.path.name
 
     def __repr__(self) -> str:
@@ -105,6 +105,7 @@ class SweepFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
+        self._points = self.path / "points"
 
     def __repr__(self) -> str:
         return f"SweepFolder({str(self.path)!r})"
@@ -150,7 +151,7 @@ class SweepFolder:
         return self.path / "starts"
 
     def point(self, point_id: str) -> PointFolder:
-        return PointFolder(self.path / "points" / point_id)
+        return PointFolder(self._points / point_id)
 
     def points(self) -> list[PointFolder]:
         """The folders of the plan's points, in plan order (they may not exist yet)."""
@@ -192,9 +193,12 @@ class SweepFolder:
         owner = atomic.read_json(self.path / "effective" / key)
         return str(owner["point"]) if isinstance(owner, dict) else None
 
-    def has_owners(self) -> bool:
-        """Whether any run was ever claimed."""
-        return (self.path / "effective").is_dir()
+    def claimed_keys(self) -> frozenset[str]:
+        """The keys of all runs that were ever claimed."""
+        try:
+            return frozenset(os.listdir(self.path / "effective"))
+        except FileNotFoundError:
+            return frozenset()
 
     def take_effective(self, key: str, point_id: str) -> None:
         """Make `point_id` the owner of `key`, whoever owned it before."""

@@ -55,7 +55,10 @@ class Notes:
 
     def of(self, point_id: str) -> Note:
         """The note of a point; an empty one for a point that was never mentioned."""
-        return self.points.setdefault(point_id, Note())
+        note = self.points.get(point_id)
+        if note is None:
+            note = self.points[point_id] = Note()
+        return note
 
     def submission_of(self, point_id: str) -> Submission | None:
         """The submission to a cluster that holds the point; None when none does."""

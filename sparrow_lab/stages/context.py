@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from sparrow_lab.config.schema import PointConfig
 from sparrow_lab.runs.atomic import write_json
 from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import PointFolder, SweepFolder
 from sparrow_lab.runs.plan import PlannedPoint
 from sparrow_lab.stages.signals import StopFlag
+
+if TYPE_CHECKING:
+    from sparrow_lab.config.schema import PointConfig
 
 CLAIM_CHECK_S = 0.5
 """How often the folder is looked at for a later attempt."""

@@ -22,17 +22,23 @@ LEFT_OUT = ("sparsity", "calibrate")
 """Parts of a config that act on training only through the schedule, whose digest enters."""
 
 
-def effective_key(sweep: SweepFolder, point: PlannedPoint) -> str | None:
+def effective_key(
+    sweep: SweepFolder, point: PlannedPoint, digests: dict[str, str | None] | None = None
+) -> str | None:
     """What decides the result of `point`, as a hash; None where identity is not shared.
 
     Train: the config with the schedule's digest in place of its source. Evaluate: the
     training run that really happened, and the number of prompts. None too when what it
     needs is not done, or its schedule carries no digest.
+
+    Args:
+        digests: of schedules by id, for a caller that asks of many points: filled as they are read.
     """
     if point.stage == "train" and "schedule" in point.needs:
-        source = sweep.point(point.needs["schedule"]).followed()
-        schedule = read_json(source.path / "schedule.json")
-        digest = schedule.get("digest") if isinstance(schedule, dict) else None
+        needed, known = point.needs["schedule"], {} if digests is None else digests
+        if needed not in known:
+            known[needed] = _digest(sweep, needed)
+        digest = known[needed]
         if digest is None:
             return None
         return training_key(point.config, digest)
@@ -45,6 +51,11 @@ def effective_key(sweep: SweepFolder, point: PlannedPoint) -> str | None:
     return None
 
 
+def _digest(sweep: SweepFolder, schedule_id: str) -> str | None:
+    schedule = read_json(sweep.point(schedule_id).followed().path / "schedule.json")
+    return schedule.get("digest") if isinstance(schedule, dict) else None
+
+
 def training_key(config: Mapping[str, Any], digest: str) -> str:
     """What decides a training run, from its config and the digest of its schedule."""
     rest = without_later({k: v for k, v in config.items() if k not in LEFT_OUT})
@@ -55,12 +66,6 @@ def owner_of(sweep: SweepFolder, point: PlannedPoint) -> str:
     """Claim the run of `point`; return the id of the point that runs it, its own if it may."""
     key = effective_key(sweep, point)
     return point.id if key is None else sweep.claim_effective(key, point.id)
-
-
-def known_owner(sweep: SweepFolder, point: PlannedPoint) -> str | None:
-    """The point that has claimed the run of `point`; None when none has. Claims nothing."""
-    key = effective_key(sweep, point)
-    return None if key is None else sweep.effective_owner(key)
 
 
 def take_over(sweep: SweepFolder, point: PlannedPoint) -> None:

@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sparrow_lab.config.schema import PointConfig
 from sparrow_lab.errors import UserError
 from sparrow_lab.runs import events, histograms
 from sparrow_lab.runs.attempt import AttemptFolder, FailureKind
@@ -79,6 +78,9 @@ def run_point(
     on_cluster: Mapping[str, Any] | None = None,
 ) -> bool:
     """One attempt at one point; True when the point is done, False when interrupted."""
+    # here, because whoever asks which runs are one and the same loads this file too
+    from sparrow_lab.config.schema import PointConfig
+
     folder = sweep.point(point.id)
     if folder.read_result() is not None:
         return True

@@ -22,8 +22,10 @@ def with_owners(sweep: SweepFolder, states: Mapping[str, PointState]) -> dict[st
     read while no run has been claimed.
     """
     out = dict(states)
-    if not sweep.has_owners():
+    claimed = sweep.claimed_keys()
+    if not claimed:
         return out
+    digests: dict[str, str | None] = {}
     for point_id, state in states.items():
         if state.state != "planned" or state.reason:
             continue
@@ -32,7 +34,8 @@ def with_owners(sweep: SweepFolder, states: Mapping[str, PointState]) -> dict[st
             said = f"its train is the same run as {trained.twin_of}"
             out[point_id] = replace(state, reason=said, twin_of=trained.twin_of)
         elif all(n in out and out[n].state == "done" for n in state.point.needs.values()):
-            owner = identical.known_owner(sweep, state.point)
+            key = identical.effective_key(sweep, state.point, digests)
+            owner = sweep.effective_owner(key) if key and key in claimed else None
             if owner is not None and owner != point_id:
                 out[point_id] = _waits(state, owner, out.get(owner))
     return out

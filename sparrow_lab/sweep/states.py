@@ -146,8 +146,10 @@ def left_behind(sweep: SweepFolder, plan: Plan, notes: Notes | None = None) -> l
     planned = {p.id for p in plan.points}
     left = []
     for point_id, note in notes.points.items():
+        if point_id in planned or note.cancelled:
+            continue
         folder = sweep.point(point_id)
-        if point_id in planned or note.cancelled or not folder.path.is_dir():
+        if not folder.path.is_dir():
             continue
         try:
             point = folder.read_point()

@@ -107,6 +107,8 @@ def running_table(states: Mapping[str, PointState], running: Mapping[str, Progre
 
 def point_lines(rows: list[PointState], states: Mapping[str, PointState]) -> list[Text]:
     """One line a point: state, stage, label, id, last evaluation, and why or same as what."""
+    if not rows:
+        return []
     names = short_names(s.point for s in states.values())
     lines = []
     for state in rows:
