@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -36,20 +36,25 @@ def check_gpus(points: Iterable[PlannedPoint], site: SiteConfig | None) -> None:
     Raises:
         UserError: it names what is missing and what can be changed.
     """
-    asking = sum(map(wants_gpu, points))
-    if not asking:
-        return
-    whose = "1 point asks" if asking == 1 else f"{asking} points ask"
-    if site is not None:
-        if not site.gpus:
-            text = f"a job of this site has no GPU, and {whose} for one (model.device: cuda)"
-            raise UserError(f"{text}; allowed: gpus: 1, or model.device: cpu", site.where("gpus"))
-    elif missing := missing_here():
-        raise UserError(
-            f"{whose} for a GPU (found cuda), but {missing}; allowed here: cpu, or a cluster with "
-            "--site",
-            "model.device",
-        )
+    asking = list(filter(wants_gpu, points))
+    if asking and site is not None and not site.gpus:
+        text = f"a job of this site has no GPU, and {_whose(asking)} for one (model.device: cuda)"
+        raise UserError(f"{text}; allowed: gpus: 1, or model.device: cpu", site.where("gpus"))
+    if site is None and (refusal := refusal_here(asking)):
+        raise UserError(refusal, "model.device")
+
+
+def refusal_here(points: Iterable[PlannedPoint]) -> str:
+    """Why this machine would not begin these points; empty where it may."""
+    asking = list(filter(wants_gpu, points))
+    if not asking or not (missing := missing_here()):
+        return ""
+    text = f"{_whose(asking)} for a GPU (found cuda), but {missing}"
+    return f"{text}; allowed here: cpu, or a cluster with --site"
+
+
+def _whose(asking: Sized) -> str:
+    return "1 point asks" if len(asking) == 1 else f"{len(asking)} points ask"
 
 
 def missing_here() -> str:

@@ -14,7 +14,7 @@ from sparrow_lab.runs.ledger import Ledger
 from sparrow_lab.runs.plan import Plan, PlannedPoint
 from sparrow_lab.sweep import queue
 from sparrow_lab.sweep.difference import Difference, against_folder, stage_counts
-from sparrow_lab.sweep.gpu import check_gpus, wants_gpu
+from sparrow_lab.sweep.gpu import check_gpus, refusal_here, wants_gpu
 from sparrow_lab.sweep.guards import check_folder
 from sparrow_lab.sweep.lock import sweep_lock
 from sparrow_lab.sweep.options import Options
@@ -307,11 +307,15 @@ def dry_run(
     console.print(render(shown, known))
     for line in search.preview() if search is not None else ():
         _say(console, line)
-    left = sum(1 for p in shown.points if states[p.id].state != "done")
+    left = [p for p in shown.points if states[p.id].state != "done"]
     if cluster is not None:
         for line in cluster.preview(plan, states, points):
             _say(console, line)
-    _say(console, f"{left} points would run; nothing was started")
+    elif refusal := refusal_here(left):
+        # no error: a sweep for a cluster may be looked at anywhere
+        _say(console, f"it would be refused here: model.device: {refusal}")
+        return
+    _say(console, f"{len(left)} points would run; nothing was started")
 
 
 def _show_prune(console: Console, sweep: SweepFolder, plan: Plan) -> None:

@@ -122,6 +122,24 @@ def test_a_sweep_that_cannot_run_leaves_nothing(tmp_path: Path) -> None:
     assert not sweep.path.exists()
 
 
+def test_a_preview_says_that_it_would_be_refused(
+    machine: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is no error: whoever has a cluster looks at a sweep on a laptop first."""
+
+    def preview() -> str:
+        out = Console(file=io.StringIO(), record=True, width=200)
+        run.dry_run(out, SweepFolder(tmp_path / "s"), plan, [p.id for p in plan.points])
+        return out.export_text()
+
+    plan = Plan("s", {}, (CPU, GPU))
+    said = "it would be refused here: model.device: 1 point asks for a GPU (found cuda), but this"
+    assert f"{said} machine has no NVIDIA driver; allowed here: cpu, or a cluster" in preview()
+    machine.setattr(gpu, "driver_version", lambda: "570.1")
+    assert "2 points would run; nothing was started" in preview()
+    assert "refused" not in preview()
+
+
 @pytest.mark.usefixtures("machine")
 def test_what_is_done_needs_no_gpu(tmp_path: Path) -> None:
     sweep = SweepFolder(tmp_path / "s")
