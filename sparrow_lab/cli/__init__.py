@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import typer
 
 from sparrow_lab.cli.commands import LazyGroup
+from sparrow_lab.cli.values import value_problem
 from sparrow_lab.errors import UserError
 
 __all__ = ["app", "main"]
@@ -76,7 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             typer.echo(error.format_message())
             sys.exit(2)
         path = error.ctx.command_path if error.ctx is not None else "sparrow-lab"
-        _fail(f"{error.format_message().rstrip('.')}; see '{path} --help'", path)
+        said = value_problem(error) or error.format_message().rstrip(".")
+        _fail(f"{said}; see '{path} --help'", path)
     except _ClickError as error:
         _fail(error.format_message(), None)
     except (KeyboardInterrupt, typer.Abort):

@@ -87,7 +87,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["--nope"], "No such option: --nope"),
         (["sweep"], "Missing argument"),
         (["sweep", "a.yaml", "--paralel", "2"], "No such option: --paralel"),
-        (["sweep", "a.yaml", "--parallel", "x"], "Invalid value for '--parallel'"),
+        (["sweep", "a.yaml", "--parallel", "x"], "--parallel: found 'x'; allowed: a whole number;"),
+        (["schedule", "--rule", "x"], "--rule: found 'x'; allowed: estimate, lower;"),
+        (["sweep", "a.yaml", "--only=1.5"], "--only: found '1.5'; allowed: a whole number;"),
     ],
 )
 def test_wrong_usage_is_one_line(
