@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -17,6 +18,10 @@ __all__ = ["AttemptFolder", "PointFolder", "SweepFolder", "find_sweep", "runs_ro
 
 DONE = "done"
 """The marker without which a result does not count."""
+
+MADE = ("curve.json", "schedule.json")
+"""Files that other points build on. A result names those of its point with their hashes, and
+counts only while they are what they were."""
 
 
 class PointFolder:
@@ -50,20 +55,36 @@ class PointFolder:
             atomic.write_json(target, {"schema": PLAN_SCHEMA, **point.to_json()}, durable=False)
 
     def read_result(self) -> dict[str, Any] | None:
-        """The result, or None unless the file is whole and carries the success marker."""
+        """The result, or None unless the file is whole and carries the success marker, and what
+        the point made for others is as it was."""
         # plain text is several times faster than a Path, and a sweep may have 10,000 of them
         result = atomic.read_json(f"{self.path}/result.json")
-        done = isinstance(result, dict) and result.get("marker") == DONE
-        return result if done else None
+        if not isinstance(result, dict) or result.get("marker") != DONE:
+            return None
+        return None if self._made_problem(result) else result
 
     def result_problem(self) -> str:
         """Why a `result.json` that is there does not count; empty if it does, or there is none."""
         path = self.path / "result.json"
-        if self.read_result() is not None or not path.exists():
+        if not path.exists():
             return ""
-        whole = isinstance(atomic.read_json(path), dict)
-        reason = f"it has no marker '{DONE}'" if whole else "it is no whole JSON object"
-        return f"result.json is damaged: {reason}"
+        result = atomic.read_json(path)
+        if not isinstance(result, dict):
+            return "result.json is damaged: it is no whole JSON object"
+        if result.get("marker") != DONE:
+            return f"result.json is damaged: it has no marker '{DONE}'"
+        return self._made_problem(result)
+
+    def _made_problem(self, result: Mapping[str, Any]) -> str:
+        """Which file that the result names is gone or another one; empty if none is."""
+        made = result.get("made")
+        for name, known in made.items() if isinstance(made, dict) else ():
+            found = _hash(f"{self.path}/{name}")
+            if found is None:
+                return f"{name} is missing"
+            if found != known:
+                return f"{name} is damaged: it is not what this point made"
+        return ""
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write `result.json` with the success marker. Non-finite metrics become strings.
@@ -71,7 +92,9 @@ class PointFolder:
         A result that is already there stays: a point is done once.
         """
         if self.read_result() is None:
+            made = {name: found for name in MADE if (found := _hash(f"{self.path}/{name}"))}
             data = {**spelled(result), "marker": DONE, "schema": PLAN_SCHEMA, "id": self.id}
+            data["made"] = made  # never that of the point whose result an alias repeats
             atomic.write_json(self.path / "result.json", data)
 
     def write_bytes(self, name: str, data: bytes) -> None:
@@ -203,6 +226,15 @@ class SweepFolder:
     def take_effective(self, key: str, point_id: str) -> None:
         """Make `point_id` the owner of `key`, whoever owned it before."""
         atomic.write_json(self.path / "effective" / key, {"point": point_id})
+
+
+def _hash(path: str) -> str | None:
+    """The beginning of a file's SHA-256; None when there is no such file."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()[:16]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def spelled(value: Any) -> Any:

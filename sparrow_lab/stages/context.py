@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sparrow_lab.runs.atomic import write_json
+from sparrow_lab.errors import UserError
+from sparrow_lab.runs.atomic import read_json, write_json
 from sparrow_lab.runs.attempt import AttemptFolder
 from sparrow_lab.runs.layout import PointFolder, SweepFolder
 from sparrow_lab.runs.plan import PlannedPoint
@@ -20,6 +22,9 @@ CLAIM_CHECK_S = 0.5
 
 PROGRESS_S = 0.5
 """Least time between two writes of progress.json."""
+
+REMADE = "the sweep's command makes it again, then 'sparrow-lab retry' this point"
+"""What to do about a file of a point that is done and can no longer be read."""
 
 
 class Interrupted(Exception):
@@ -52,6 +57,18 @@ class StageContext:
         Raises KeyError for a stage that this point does not need.
         """
         return self.sweep.point(self.point.needs[stage]).followed()
+
+    def made(self, folder: PointFolder, name: str) -> Path:
+        """The JSON file `name` of a point that is done.
+
+        Raises:
+            UserError: it is missing or no whole JSON object; says what to do.
+        """
+        path = folder.path / name
+        if not isinstance(read_json(path), dict):
+            what = "is damaged: it is no whole JSON object" if path.exists() else "is missing"
+            raise UserError(f"{name} {what}; delete result.json beside it, {REMADE}", str(path))
+        return path
 
     def should_stop(self) -> bool:
         """True once a stop signal came or a later attempt claimed the point."""

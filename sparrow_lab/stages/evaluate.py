@@ -23,7 +23,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
     # the schedule is that of the training run, which this point reaches through its train point
     point = trained.read_point()
     schedule_point = ctx.sweep.point(point.needs["schedule"]).followed()
-    schedule = load_schedule(ctx, schedule_point.path / "schedule.json")
+    schedule = load_schedule(ctx, ctx.made(schedule_point, "schedule.json"))
     weights = {"name": str(trained.path / "final"), "fingerprint": None}
     model, tokenizer = load_model(config.model.model_copy(update=weights))
     trainer = Trainer(model, make_task(config.task, tokenizer), schedule, config)

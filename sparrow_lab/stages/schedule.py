@@ -51,7 +51,7 @@ def run(ctx: StageContext) -> dict[str, Any]:
     """Write `schedule.json` with its measurement."""
     config = ctx.config
     needs = ctx.point.needs
-    curve = ctx.needed("calibrate").path / "curve.json" if "calibrate" in needs else None
+    curve = ctx.made(ctx.needed("calibrate"), "curve.json") if "calibrate" in needs else None
     schedule, choice = make_schedule(config, curve)
     ctx.progress(0, 1, "re-measuring")
     model, tokenizer = load_model(config.model)

@@ -39,7 +39,7 @@ def load_schedule(ctx: StageContext, path: Path) -> Schedule:
 def run(ctx: StageContext) -> dict[str, Any]:
     """Train for the configured steps; returns the final metrics and where time went."""
     config = ctx.config
-    schedule = load_schedule(ctx, ctx.needed("schedule").path / "schedule.json")
+    schedule = load_schedule(ctx, ctx.made(ctx.needed("schedule"), "schedule.json"))
     model, tokenizer = load_model(config.model)
     trainer = Trainer(model, make_task(config.task, tokenizer), schedule, config)
     engine = type(trainer.engine).__name__

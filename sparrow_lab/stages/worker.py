@@ -20,7 +20,7 @@ from sparrow_lab.runs.notes import read_notes
 from sparrow_lab.runs.plan import PlannedPoint
 from sparrow_lab.runs.process import this_process
 from sparrow_lab.stages import identical
-from sparrow_lab.stages.context import Interrupted, StageContext
+from sparrow_lab.stages.context import REMADE, Interrupted, StageContext
 from sparrow_lab.stages.logs import logged_to
 from sparrow_lab.stages.signals import StopFlag, stop_on_signals
 
@@ -124,8 +124,11 @@ def run_point(
 def _ready(sweep: SweepFolder, point: PlannedPoint) -> str:
     """Check what the point needs; return the id of the point that runs this run."""
     for stage, needed in point.needs.items():
-        if sweep.point(needed).read_result() is None:
-            raise RuntimeError(f"{point.stage} needs the {stage} of {needed}, which is not done")
+        if sweep.point(needed).read_result() is not None:
+            continue
+        if problem := sweep.point(needed).result_problem():
+            raise UserError(f"{problem}; {REMADE}", str(sweep.point(needed).path))
+        raise RuntimeError(f"{point.stage} needs the {stage} of {needed}, which is not done")
     return identical.owner_of(sweep, point)
 
 

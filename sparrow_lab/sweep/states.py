@@ -131,7 +131,8 @@ def own_state(sweep: SweepFolder, point: PlannedPoint, note: Note) -> PointState
         return PointState(point, "cancelled", "cancelled by hand", latest)
     if latest and latest.number > note.floor:
         if failure is None:
-            return PointState(point, "lost", "the worker vanished", latest)
+            reason = folder.result_problem() or "the worker vanished"
+            return PointState(point, "lost", reason, latest)
         kind, message = failure.get("kind"), str(failure.get("message", ""))
         return PointState(point, KINDS.get(str(kind), "failed"), message, latest)
     if note.held:

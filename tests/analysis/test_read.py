@@ -14,6 +14,7 @@ import pytest
 from sparrow_analysis.frames import number
 from sparrow_analysis.read import read_sweep
 from sparrow_lab.errors import UserError
+from sparrow_lab.runs.layout import SweepFolder
 from sparrow_lab.runs.plan import Plan
 from tests.analysis.simulated import Level, World, ladder, step_at, write_sweep
 
@@ -117,8 +118,19 @@ def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
     assert frames.runs["last_step"].tolist() == [20, 20]
 
 
-def test_unreadable_files_are_named_and_left_out(tmp_path: Path) -> None:
+def test_a_file_that_is_not_what_its_point_made_is_named_and_left_out(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path, World(ladder([0.6, 0.9]), step_at(0.86), seeds=1))
+    (point,) = (p for p in sweep.read_plan().points if p.stage == "calibrate")
+    halve(sweep.point(point.id).path / "curve.json")
+    frames = read_sweep(sweep.path)
+    assert len(frames.left_out) == 1 and frames.curves.empty
+    assert "curve.json is damaged: it is not what this point made" in frames.left_out[0]
+
+
+def test_unreadable_files_are_named_and_left_out(tmp_path: Path) -> None:
+    """Of results of earlier versions too, which hold no hashes."""
+    sweep = write_sweep(tmp_path, World(ladder([0.6, 0.9]), step_at(0.86), seeds=1))
+    forget_hashes(sweep)
     for point in sweep.read_plan().points:
         if point.stage == "schedule" and point.label["tau"] == 0.9:
             (sweep.point(point.id).path / "schedule.json").write_text("{")
@@ -131,6 +143,14 @@ def test_unreadable_files_are_named_and_left_out(tmp_path: Path) -> None:
     assert "schedule.json is damaged: it is no whole JSON object" in frames.left_out[1]
     assert frames.curves.empty
     assert set(frames.schedules["name"]) == {"tau=0.6", "dense"}
+
+
+def forget_hashes(sweep: SweepFolder) -> None:
+    """Make results what earlier versions wrote: without hashes of what their points made."""
+    for point in sweep.read_plan().points:
+        path = sweep.point(point.id).path / "result.json"
+        result = json.loads(path.read_text())
+        path.write_text(json.dumps({k: v for k, v in result.items() if k != "made"}))
 
 
 def halve(path: Path) -> None:
@@ -213,6 +233,7 @@ def test_a_damaged_result_of_a_run_with_several_names_takes_them_all(tmp_path: P
 def test_half_a_curve_leaves_no_rows(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path, World(ladder([0.9]), step_at(0.5), seeds=1))
     (calibrate,) = [p for p in sweep.read_plan().points if p.stage == "calibrate"]
+    forget_hashes(sweep)
     path = sweep.point(calibrate.id).path / "curve.json"
     data = json.loads(path.read_text())
     path.write_text(json.dumps({**data, "pooled": None}))

@@ -54,6 +54,30 @@ def test_a_result_counts_only_with_its_marker(sweep: SweepFolder) -> None:
     assert result["metrics"] == {"loss": "inf"}
 
 
+@pytest.mark.parametrize("name", ["curve.json", "schedule.json"])
+def test_a_result_counts_only_while_what_was_made_is_whole(sweep: SweepFolder, name: str) -> None:
+    point, made = sweep.point("aaa"), sweep.point("aaa").path / name
+    made.write_text('{"schema": 1}')
+    point.write_result({"attempt": 1})
+    assert point.read_result() is not None and point.result_problem() == ""
+    made.write_text('{"schema": 2}')
+    assert point.read_result() is None
+    assert point.result_problem() == f"{name} is damaged: it is not what this point made"
+    made.unlink()
+    assert point.read_result() is None
+    assert point.result_problem() == f"{name} is missing"
+    made.write_text("{}")
+    point.write_result({"attempt": 2})
+    assert (point.read_result() or {})["attempt"] == 2
+
+
+def test_an_alias_answers_for_no_file_of_the_point_that_ran(sweep: SweepFolder) -> None:
+    (sweep.point("aaa").path / "curve.json").write_text("{}")
+    sweep.point("aaa").write_result({"alias_of": None})
+    sweep.point("bbb").write_result({**(sweep.point("aaa").read_result() or {}), "alias_of": "aaa"})
+    assert sweep.point("bbb").read_result() is not None
+
+
 def test_the_first_result_stays(sweep: SweepFolder) -> None:
     point = sweep.point("aaa")
     point.write_result({"attempt": 1})

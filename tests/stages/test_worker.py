@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sparrow_lab.errors import UserError
 from sparrow_lab.runs import histograms
 from sparrow_lab.runs.events import read_events
 from sparrow_lab.runs.layout import PointFolder, SweepFolder
@@ -243,6 +244,36 @@ def test_a_point_without_what_it_needs_fails(make: Callable[..., SweepFolder]) -
     assert "not done" in failure_of(sweep.point("e0000000"))["message"]
 
 
+def test_a_point_whose_need_is_damaged_names_the_file(make: Callable[..., SweepFolder]) -> None:
+    sweep = make(fakes.make_plan(taus=[0.9]))
+    train = sweep.read_plan().point("7a000000")
+    run(sweep, *(p.id for p in sweep.read_plan().points if p.stage in ("calibrate", "schedule")))
+    (sweep.point(train.needs["schedule"]).path / "schedule.json").write_text('{"schema"')
+    with pytest.raises(UserError, match=r"schedule.json is damaged.*makes it again"):
+        run(sweep, train.id)
+    assert "Traceback" not in sweep.point(train.id).attempts()[-1].log_path.read_text()
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", '{"schema": 1'])
+def test_a_made_file_that_no_hash_guards_is_named(
+    make: Callable[..., SweepFolder], stage: Callable[..., Stages], text: str | None
+) -> None:
+    """Results of earlier versions have no hashes: the reader sees the damage, and says so."""
+
+    def reads(ctx: StageContext) -> dict[str, Any]:
+        path = ctx.made(ctx.folder, "curve.json")
+        return {"metrics": {"read": len(path.read_text())}}
+
+    sweep, point = one_train(make)
+    if text is not None:
+        (point.path / "curve.json").write_text(text)
+    with pytest.raises(UserError, match=r"curve.json is (missing|damaged).*delete result.json"):
+        run(sweep, "7a00", stages=stage(reads))
+    (point.path / "curve.json").write_text("{}")
+    run(sweep, "7a00", stages=stage(reads))
+    assert (point.read_result() or {})["metrics"] == {"read": 2}
+
+
 def test_a_cancelled_point_is_not_begun(make: Callable[..., SweepFolder]) -> None:
     sweep, point = one_train(make)
     Ledger(sweep.ledger_path).append("cancelled", point="7a00")
@@ -336,8 +367,9 @@ def test_a_later_field_at_its_default_leaves_a_run_the_same_run() -> None:
 def test_a_schedule_without_a_digest_shares_nothing(make: Callable[..., SweepFolder]) -> None:
     sweep = make(fakes.make_plan(taus=[0.9]))
     run(sweep, "c0000000", "5c000000")
-    path = sweep.point("5c000000").path / "schedule.json"
-    path.write_text(json.dumps({"schema": 1}))
+    made = sweep.point("5c000000")
+    (made.path / "schedule.json").write_text(json.dumps({"schema": 1}))
+    made.write_result({"attempt": 1})
     assert effective_key(sweep, sweep.read_plan().point("7a000000")) is None
     run(sweep, "7a000000")
     assert (sweep.point("7a000000").read_result() or {})["alias_of"] is None

@@ -91,6 +91,22 @@ def test_a_worker_that_is_always_killed_is_lost_until_the_next_run(make_sweep: M
     assert len(sweep.point("7a000").attempts()) == 3
 
 
+def test_a_done_point_whose_file_is_damaged_is_made_again(make_sweep: MakeSweep) -> None:
+    sweep = make_sweep(fakes.make_plan(taus=[0.9]))
+    Launcher(sweep, Options(), stages=fakes.STAGES).run()
+    (made,) = (p for p in sweep.points() if (p.path / "schedule.json").exists())
+    whole = (made.path / "schedule.json").read_bytes()
+    (made.path / "schedule.json").write_bytes(whole[:9])
+    states = read_states(sweep)
+    assert {i for i, s in states.items() if s.state != "done"} == {made.id}
+    assert states[made.id].state == "lost"
+    assert states[made.id].reason.startswith("schedule.json is damaged")
+    Launcher(sweep, Options(), stages=fakes.STAGES).run()
+    assert (made.path / "schedule.json").read_bytes() == whole
+    assert [len(p.attempts()) for p in sweep.points()].count(2) == 1
+    assert_true_results(sweep)
+
+
 def test_a_killed_launcher_finds_its_workers_again(make_sweep: MakeSweep) -> None:
     sweep = make_sweep(train_points(2, steps=100, every=10, sleep=0.05))
     first = start_launcher(sweep)
