@@ -90,7 +90,8 @@ def _beside(root: Path) -> Store:
     database, artifacts = folder / "mlflow.db", folder / "mlartifacts"
     if not database.exists() and artifacts.is_dir() and any(artifacts.iterdir()):
         notices.append(
-            f"{artifacts} holds artifacts of a database that is gone; the folder may be removed"
+            f"{artifacts} holds artifacts of a database that is gone; new ones go there too: to be "
+            "rid of the old, delete the folder now or with the new database, and sync again"
         )
     return Store(
         f"sqlite:///{database}",

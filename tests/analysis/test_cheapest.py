@@ -147,6 +147,10 @@ def test_the_caption_admits_that_sparse_was_slower() -> None:
     assert "tiny-s: 0.47 s a training step against 0.3 s dense" in said
     assert "Tiny models on a CPU are not faster sparse" in said
     assert "Tiny" not in time_caption(runs(hardware="h200"))
+    quicker = runs(controls="tiny-m")
+    quicker.loc[~quicker["dense"], "time_rollout_s"] = 0.5
+    mixed = time_caption(pd.concat([runs(), quicker]))
+    assert "slower: tiny-s" in mixed and "Tiny" not in mixed
     quick = runs()
     quick.loc[~quick["dense"], "time_rollout_s"] = 0.5
     assert "slower" not in time_caption(quick)

@@ -113,4 +113,4 @@ def test_a_sweep_without_its_file_has_default_settings(tmp_path: Path) -> None:
 def test_leftover_artifacts_are_told(tmp_path: Path) -> None:
     (tmp_path / "mlartifacts" / "demo").mkdir(parents=True)
     (notice,) = store.resolve(tmp_path).notices
-    assert "may be removed" in notice
+    assert "delete the folder now or with the new database" in notice
