@@ -239,9 +239,11 @@ def _hash(path: str) -> str | None:
 
 def spelled(value: Any) -> Any:
     """`value` with non-finite floats as "nan", "inf", "-inf", for JSON."""
+    if value is None or isinstance(value, (str, int)):
+        return value  # first, as most values of 10,000 points are such
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return "nan" if value != value else ("inf" if value > 0 else "-inf")
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):  # a plain dict is known at once, a Mapping asked for
         return {key: spelled(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [spelled(item) for item in value]
