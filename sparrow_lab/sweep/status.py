@@ -81,6 +81,20 @@ class Status:
         said = ", ".join(f"{counts[s]} {s}" for s in STATES if counts[s])
         return [f"no longer in the file: {said}; 'sweep ... --prune' or 'cancel' ends them"]
 
+    def next_steps(self) -> list[str]:
+        """What goes on with points that were lost or have failed, once nothing else does."""
+        counts = Counter(s.state for s in self.states.values())
+        said = []
+        if counts["lost"] and self.over:
+            what = (
+                "lost points again, and what they hold" if counts["held"] else "lost points again"
+            )
+            said.append(f"the same 'sparrow-lab sweep' command tries {what}")
+        if counts["failed"] and self.over:
+            again = f"'sparrow-lab retry {self.sweep.name} --failed'"
+            said.append(f"{again} tries failed points again")
+        return said
+
     def left(self) -> float | None:
         """Seconds until all is done, if that can be told."""
         workers = max(1, len(self.running)) if self.running else default_parallel(1)
@@ -125,7 +139,7 @@ class Status:
         quiet = () if everything else ("done", "planned", "running", "pending", "submitted")
         rows = [s for s in self.states.values() if s.state not in quiet or s.same_as or s.twin_of]
         parts.extend(point_lines(rows, self.states))
-        parts.extend(Text(line) for line in self.search)
+        parts.extend(Text(line) for line in [*self.next_steps(), *self.search])
         if said := self.controller or why_not_begun(self.sweep):
             parts.append(Text(f"controller: {said}"))
         return Group(*parts)

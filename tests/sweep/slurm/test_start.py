@@ -18,6 +18,7 @@ from sparrow_lab.sweep.search.cluster_round import Rounds
 from sparrow_lab.sweep.slurm import start, todo
 from sparrow_lab.sweep.slurm.chunk import Chunk
 from sparrow_lab.sweep.states import PointState
+from sparrow_lab.sweep.status import Status
 from tests.sweep import fakes
 from tests.sweep.slurm.conftest import Handed, HandIn
 from tests.sweep.watching import wait_until
@@ -47,6 +48,8 @@ def test_a_first_job_that_cannot_begin_holds_the_rest_with_its_cause(
     assert states.pop("aa00") == "failed" and set(states.values()) == {"held"}
     reasons = handed.reasons()
     assert reasons.pop("aa00") == WHY and set(reasons.values()) == {HELD}
+    said = ["'sparrow-lab retry early --failed' tries failed points again"]
+    assert Status(handed.sweep).next_steps() == said
     assert ran_setup(handed) == 1
     # status and its like have written nothing
     assert handed.sweep.point("aa00").attempts() == []
@@ -159,6 +162,8 @@ def test_a_job_that_is_cancelled_while_it_starts_is_no_fault_of_the_set_up(
     wait_until(lambda: (tmp_path / "there").exists())
     subprocess.run(["scancel", job], check=True)
     assert handed.over() == {"aa00": "lost"}
+    said = ["the same 'sparrow-lab sweep' command tries lost points again"]
+    assert Status(handed.sweep).next_steps() == said
     (key,) = start.keys(handed.sweep)
     assert start.deaths(handed.sweep, key) == []
 
