@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from typing import TYPE_CHECKING
+import time
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -43,10 +46,48 @@ def command(
             stop=stop,
         )
     else:
-        total = Importer(folder, uri).run()
+        with Way() as way:
+            total = Importer(folder, uri, tell=way).run()
         show.summary(total)
     if not total.ok:
         raise typer.Exit(1)
+
+
+LINE_EVERY_S = 30.0
+
+
+class Way(AbstractContextManager["Way"]):
+    """How far a pass is: a bar on a terminal, elsewhere a line on stderr every half minute."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._began = self._said = time.monotonic()
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._bar is not None:
+            self._bar.update(0, completed=done, total=total, visible=True)
+            return
+        now = time.monotonic()
+        if done and done < total and now - self._said >= LINE_EVERY_S:
+            self._said = now
+            left = (now - self._began) / done * (total - done)
+            typer.echo(f"{done} of {total} points, about {left / 60:.0f} min left", err=True)
+
+    def __enter__(self) -> Way:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+            columns = (BarColumn(), MofNCompleteColumn(), "points", TimeRemainingColumn())
+            console = Console(stderr=True)
+            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar.add_task("", total=None, visible=False)
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
 
 
 class Printer:

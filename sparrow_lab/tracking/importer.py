@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,14 +65,20 @@ def sync(
 class Importer:
     """Imports one sweep, pass after pass; what MLflow holds is read once and then remembered.
 
-    Once `stop` is set, a pass ends after the task at hand.
+    Once `stop` is set, a pass ends after the task at hand. `tell` hears after every task how many
+    of how many the pass has been through.
     """
 
     def __init__(
-        self, sweep: SweepFolder, uri: str | None = None, stop: threading.Event | None = None
+        self,
+        sweep: SweepFolder,
+        uri: str | None = None,
+        stop: threading.Event | None = None,
+        tell: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self.sweep = sweep
         self._stop = stop or threading.Event()
+        self._tell = tell
         self.store: Store = of_sweep(sweep, uri)
         self.experiment = settings(sweep)[1]
         self._writer: Writer | None = None
@@ -124,7 +130,8 @@ class Importer:
         for task in tasks:
             if task.alias_of in by_id:
                 aliases[str(task.alias_of)].append(task.point.id)
-        for task in tasks:
+        for done, task in enumerate(tasks):
+            self._tell(done, len(tasks))
             if task.result is None and not task.attempts:
                 summary.waiting += 1
                 continue
@@ -137,6 +144,7 @@ class Importer:
                 # A damaged file is the trouble of one task; the others are imported.
                 where = f"{names(task.point)} ({task.folder.path})"
                 summary.problems.append(f"{where}: {type(error).__name__}: {error}")
+        self._tell(len(tasks), len(tasks))
         self._finish_parent(writer, parent, tasks, summary)
 
     def _open(self) -> Writer:

@@ -105,7 +105,7 @@ def keys(figure: Figure) -> list[str]:
 
 def test_training_is_split_over_figures(frames: SweepFrames) -> None:
     figures = training_figures(frames, verdicts(frames))
-    assert [len(f.axes) for f in figures] == [9, 3]
+    assert [len(f.axes) for f in figures] == [6, 6]
     assert "0/2" in texts(figures[0]) and "2/2" in texts(figures[0])
 
 

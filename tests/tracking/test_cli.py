@@ -14,8 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sparrow_lab.cli.sync import Way
 from sparrow_lab.errors import UserError
 from sparrow_lab.runs.layout import SweepFolder
+from sparrow_lab.tracking.importer import Importer
 from sparrow_lab.tracking.server import check_port
 from tests.tracking import simulate
 from tests.tracking.simulate import make_plan, make_sweep
@@ -44,6 +46,22 @@ def test_sync_says_what_it_did(runs: Path, sweep: SweepFolder) -> None:
     assert done.stdout.startswith("demo -> demo: 1 new runs, 0 unchanged")
     assert "3 tasks not started" in done.stdout
     assert len(done.stdout.splitlines()) == 1
+
+
+def test_a_long_sync_tells_how_far_it_is(
+    sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a terminal a line now and then, and none of a short one."""
+    seen: list[tuple[int, int]] = []
+    Importer(sweep, tell=lambda done, total: seen.append((done, total))).run()
+    assert seen == [(done, 4) for done in range(5)]
+    now = iter([0.0, 10.0, 40.0, 50.0, 80.0])
+    monkeypatch.setattr("sparrow_lab.cli.sync.time.monotonic", lambda: next(now))
+    with Way() as way:
+        for done in (1, 2, 3, 4):
+            way(done, 9)
+    told = capsys.readouterr().err.splitlines()
+    assert told == ["2 of 9 points, about 2 min left", "4 of 9 points, about 2 min left"]
 
 
 def test_a_server_that_is_down_is_one_warning_and_1(runs: Path, sweep: SweepFolder) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -25,10 +26,11 @@ _ROWS = (
 
 
 def training_figures(frames: SweepFrames, runs: pd.DataFrame) -> list[Figure]:
-    """One column a setting, `MOST_COLUMNS` a figure; dense controls in ink in every column.
+    """One column a setting, in figures of up to `MOST_COLUMNS`, as even as there can be.
 
-    Lines are single seeds, thin, coloured by the level of p5; beside them the levels by falling p5,
-    with the share of their runs that collapsed. Collapsed runs end in a filled dot.
+    Dense controls are in ink in every column. Lines are single seeds, thin, coloured by the level
+    of p5; beside them the levels by falling p5, with the share of their runs that collapsed.
+    Collapsed runs end in a filled dot.
     """
     groups = list(dict.fromkeys(runs.loc[~runs["dense"], "group"])) or [""]
     if frames.evaluations.empty and frames.training.empty:
@@ -36,8 +38,8 @@ def training_figures(frames: SweepFrames, runs: pd.DataFrame) -> list[Figure]:
             figure = style.new_figure(7.2, 1.6)
             style.empty_note(figure.subplots(), "no training step yet")
             return [figure]
-    chunks = [groups[i : i + MOST_COLUMNS] for i in range(0, len(groups), MOST_COLUMNS)]
-    return [_figure(frames, runs, chunk) for chunk in chunks]
+    chunks = np.array_split(np.arange(len(groups)), math.ceil(len(groups) / MOST_COLUMNS))
+    return [_figure(frames, runs, [groups[i] for i in chunk]) for chunk in chunks]
 
 
 def _figure(frames: SweepFrames, runs: pd.DataFrame, groups: Sequence[str]) -> Figure:
