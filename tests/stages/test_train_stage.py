@@ -273,6 +273,14 @@ def test_a_torn_checkpoint_is_not_taken(
     assert_same_run(sweep, whole)
 
 
+def made_again(sweep: SweepFolder, point_id: str) -> None:
+    """Let the files that lie there be what the point made."""
+    point = sweep.point(point_id)
+    result = json.loads((point.path / "result.json").read_text())
+    (point.path / "result.json").unlink()
+    point.write_result(result)
+
+
 def test_another_schedule_at_resume_is_refused_naming_both(
     sweep: SweepFolder, cut: Callable[..., str]
 ) -> None:
@@ -283,6 +291,7 @@ def test_another_schedule_at_resume_is_refused_naming_both(
     reserved = make_config().sparsity.reserved
     new = Schedule.fixed(64, 8, dense_layers=1, reserved=reserved)
     new.save(path)
+    made_again(sweep, "5c00")
     with pytest.raises(UserError, match=f"schedule {old.digest}, the run has {new.digest}"):
         run(sweep, "7a00", train=stage)
     assert sweep.point("7a00").read_result() is None
@@ -303,6 +312,7 @@ def test_a_checkpoint_of_another_model_is_refused(
 
 def test_a_schedule_for_other_pages_is_refused(sweep: SweepFolder) -> None:
     Schedule.fixed(64, 16, dense_layers=1).save(sweep.point("5c00").path / "schedule.json")
+    made_again(sweep, "5c00")
     with pytest.raises(UserError, match="page size 16, but the run has page size 8"):
         run(sweep, "7a00")
 
