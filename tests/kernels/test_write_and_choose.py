@@ -14,24 +14,14 @@ from torch import Tensor
 from sparrow_kernels.landmarks import landmark_rows, write_kv
 from sparrow_kernels.page_choice import page_choice, write_and_choose
 from tests.kernels.devices import DEVICES, dtypes_of, poisoned
+from tests.kernels.test_choice_kernel import calls
 
 
 @st.composite
 def layers(draw: st.DrawFn) -> dict[str, Any]:
-    lengths = draw(st.lists(st.integers(0, 90), min_size=1, max_size=3))
-    return {
-        "lengths": lengths,
-        "keep": [draw(st.integers(0, 25)) for _ in lengths],
-        "K": draw(st.integers(1, 3)),
-        "G": draw(st.sampled_from([1, 2, 4])),
-        "D": draw(st.sampled_from([8, 16, 24])),
-        "S": draw(st.sampled_from([1, 3, 4, 8])),
-        "first": draw(st.integers(0, 2)),
-        "last": draw(st.integers(1, 3)),
-        "score": draw(st.sampled_from(["group_mean", "softmax_max"])),
-        "landmark": draw(st.sampled_from(["mean", "minmax"])),
-        "seed": draw(st.integers(0, 99)),
-    }
+    call = draw(calls())
+    score = draw(st.sampled_from(["group_mean", "softmax_max"]))
+    return {**call, "score": score, "landmark": "mean" if call["rows"] == 1 else "minmax"}
 
 
 class Layer:
@@ -78,17 +68,14 @@ class Layer:
 
 @pytest.mark.parametrize("device", DEVICES)
 @settings(max_examples=25)
-@given(call=layers(), dtype=st.sampled_from([torch.float32, torch.bfloat16]))
-def test_one_launch_gives_the_bits_of_two(
-    device: str, call: dict[str, Any], dtype: torch.dtype
-) -> None:
-    if dtype not in dtypes_of(device):
-        return
-    layer = Layer(call, device, dtype)
-    with poisoned():
-        together, apart = layer.together("triton"), layer.apart("triton")
-    for ours, expected in zip(together, apart, strict=True):
-        assert torch.equal(ours, expected)
+@given(call=layers())
+def test_one_launch_gives_the_bits_of_two(device: str, call: dict[str, Any]) -> None:
+    for dtype in dtypes_of(device):
+        layer = Layer(call, device, dtype)
+        with poisoned():
+            together, apart = layer.together("triton"), layer.apart("triton")
+        for ours, expected in zip(together, apart, strict=True):
+            assert torch.equal(ours, expected)
 
 
 @settings(max_examples=25)

@@ -52,9 +52,10 @@ def write_kv(
         check_write_values(N, S, T, starts_B1, lengths_B, table_BP)
     if pick_backend(keys_NKSD, backend) == "torch":
         return naive.write_kv(*args, *places)
-    from sparrow_kernels.landmarks.triton import launch
+    from sparrow_kernels.landmarks.triton import launch, plan
 
-    return launch(*args, *places, 1 if starts_B1 is None else T if longest is None else longest)
+    most = 1 if starts_B1 is None else T if longest is None else longest
+    launch(plan(*args, *places, most), keys_NKSD.device)
 
 
 def check_write(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -120,7 +121,11 @@ def plan(
     kind: Landmark,
     longest: int,
 ) -> Work:
-    """Cut a write into programs; see `launch`."""
+    """Cut a write into programs; arguments are checked by the caller.
+
+    Args:
+        longest: at least as many as the new tokens of any sequence; with 0 there is no program.
+    """
     _, K, S, D = keys_NKSD.shape
     slots = triton.next_power_of_2(S)
     tile = settings("landmarks", device_name(keys_NKSD.device))["tile"]
@@ -149,32 +154,16 @@ def plan(
         "SLOTS": slots,
         "DIMS": dims,
     }
-    grid = (len(lengths_B), triton.cdiv(touched, pages), K * triton.cdiv(D, dims))
+    blocks = triton.cdiv(touched, pages) if longest else 0
+    grid = (len(lengths_B), blocks, K * triton.cdiv(D, dims))
     return Work(grid, args, constants)
 
 
-def launch(
-    keys_NKSD: Tensor,
-    values_NKSD: Tensor,
-    marks_NKRD: Tensor | None,
-    new_keys_TKD: Tensor,
-    new_values_TKD: Tensor,
-    starts_B1: Tensor | None,
-    lengths_B: Tensor,
-    table_BP: Tensor,
-    kind: Landmark,
-    longest: int,
-) -> None:
-    """Run the kernel; arguments are checked by the caller.
-
-    Args:
-        longest: at least as many as the new tokens of any sequence.
-    """
-    if not len(lengths_B) or not longest:
+def launch(work: Work, device: torch.device) -> None:
+    """Run the kernel for a write."""
+    if 0 in work.grid:
         return
-    pools = (keys_NKSD, values_NKSD, marks_NKRD, new_keys_TKD, new_values_TKD)
-    work = plan(*pools, starts_B1, lengths_B, table_BP, kind, longest)
-    known = settings("landmarks", device_name(keys_NKSD.device))
-    early = known["early"] and early_launch(keys_NKSD.device)
+    known = settings("landmarks", device_name(device))
+    early = known["early"] and early_launch(device)
     more = {"launch_pdl": True} if early else {}
     _write[work.grid](*work.args, **work.constants, EARLY=early, num_warps=known["warps"], **more)
